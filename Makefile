@@ -1,0 +1,72 @@
+# Everything starts here. Each target does its own set-up; a second run of it is instant.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+# The first Python that is new enough. Override with: make PYTHON=/path/to/python3.12 ...
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+UV := $(BIN)/uv
+INSTALLED := .venv/.installed
+COMPILED := .venv/.compiled
+APPS := $(dir $(wildcard apps/*/pyproject.toml))
+SOURCES := $(shell find src apps -name '*.py' 2>/dev/null)
+
+.PHONY: help setup run test lint format test-slow bench proto pins clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+$(UV):
+	@test -n "$(PYTHON)" || { echo "crabtalk needs Python 3.11 or newer: install one, or say make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "could not create .venv with $(PYTHON): on Debian and Ubuntu install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+
+$(INSTALLED): $(UV) pyproject.toml requirements/dev.txt $(wildcard apps/*/pyproject.toml)
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes --compile-bytecode -r requirements/dev.txt
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . $(APPS:%=-e %)
+	@touch $@
+
+# Some environments forbid Python to write bytecode; without it every start is a cold start.
+$(COMPILED): $(INSTALLED) $(SOURCES)
+	@$(BIN)/python -m compileall -q src $(wildcard apps)
+	@touch $@
+
+setup: $(COMPILED) ## create .venv with everything in it
+
+run: $(COMPILED) ## start the daemon in the foreground
+	@exec $(BIN)/crabtalkd run
+
+test: lint ## every check: format, lint, types, import contracts, the whole test suite
+	$(BIN)/python -m pytest -n 2
+
+lint: $(COMPILED) ## format, lint, types, import contracts, generated code up to date
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check --output-format concise
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python proto/generate.py --check
+
+format: $(COMPILED) ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+test-slow: $(COMPILED) ## the proofs that take minutes
+	$(BIN)/python -m pytest -m slow
+
+bench: $(COMPILED) ## measure, and rewrite the tables in bench/README.md
+	$(BIN)/python -m bench
+
+proto: $(COMPILED) ## regenerate the wire code from proto/crabtalk.proto
+	$(BIN)/python proto/generate.py
+
+PINS := $(UV) pip compile --quiet --universal --generate-hashes --no-header --no-annotate --python-version 3.11
+pins: $(UV) ## compile the pinned requirements anew
+	$(PINS) pyproject.toml --group dev -o requirements/dev.txt
+	$(PINS) --group proto -o requirements/proto.txt
+	$(PINS) --group bootstrap -o requirements/bootstrap.txt
+
+clean: ## remove everything the other targets made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src apps tests bench proto -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,81 @@
+"""Writes the wire code from crabtalk.proto, or with --check says whether it is stale.
+
+The generator lives in an environment of its own (see the `proto` group in pyproject.toml), made
+here on first need from pinned requirements.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PINS = ROOT / "requirements" / "proto.txt"
+ENVIRONMENT = ROOT / ".venv" / "proto-tools"
+TARGET = ROOT / "src" / "crabtalk" / "protocol"
+NAMES = ("crabtalk_pb2.py", "crabtalk_pb2.pyi")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail when stale")
+    check = parser.parse_args().check
+    python = generator()
+    with tempfile.TemporaryDirectory() as scratch:
+        generate(python, Path(scratch))
+        fresh = {name: (Path(scratch) / name).read_bytes() for name in NAMES}
+    stale = [name for name in NAMES if committed(name) != fresh[name]]
+    if check:
+        for name in stale:
+            print(f"{TARGET / name} is stale: run make proto", file=sys.stderr)  # noqa: T201
+        return 1 if stale else 0
+    for name in stale:
+        (TARGET / name).write_bytes(fresh[name])
+    return 0
+
+
+def generator() -> Path:
+    """The python that has the generator, installed once per set of pins."""
+    python = ENVIRONMENT / "bin" / "python"
+    stamp = ENVIRONMENT / ".pins"
+    pins = PINS.read_text()
+    if not stamp.exists() or stamp.read_text() != pins:
+        uv = [sys.executable, "-m", "uv", "--quiet"]
+        run([*uv, "venv", "--clear", "--python", sys.executable, ENVIRONMENT])
+        run([*uv, "pip", "install", "--python", python, "--require-hashes", "-r", PINS])
+        stamp.write_text(pins)
+    return python
+
+
+def generate(python: Path, out: Path) -> None:
+    run(
+        [
+            python,
+            "-m",
+            "grpc_tools.protoc",
+            f"--proto_path={ROOT / 'proto'}",
+            f"--python_out={out}",
+            f"--mypy_out=quiet:{out}",
+            "crabtalk.proto",
+        ],
+        # protoc finds the stub generator beside the python that runs it.
+        path=python.parent,
+    )
+
+
+def committed(name: str) -> bytes | None:
+    path = TARGET / name
+    return path.read_bytes() if path.exists() else None
+
+
+def run(command: list[str | Path], path: Path | None = None) -> None:
+    environment = dict(os.environ)
+    if path is not None:
+        environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}"
+    subprocess.run(command, check=True, env=environment)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The wire: messages, frames, errors, and the Server every daemon implements.
+
+`wire` is the module generated from proto/crabtalk.proto; its messages are the vocabulary of
+every room that talks to a client. docs/protocol.md describes the whole of it.
+"""
+
+from . import crabtalk_pb2 as wire
+from .errors import (
+    BadRequestError,
+    GoneError,
+    InternalError,
+    NotFoundError,
+    RequestError,
+    TooLargeError,
+    UnauthorizedError,
+    UnavailableError,
+    UnsupportedError,
+    error_message,
+)
+from .frames import (
+    HEADER_SIZE,
+    MAX_FRAME,
+    ConnectionClosedError,
+    FrameDecoder,
+    FrameError,
+    FrameTooLargeError,
+    encode_frame,
+)
+from .routes import ROUTES, Route, Shape
+from .server import Server
+
+# Raised when a client could not work with an older server in a way `features` cannot express.
+PROTOCOL_VERSION = 1
+
+__all__ = [
+    "HEADER_SIZE",
+    "MAX_FRAME",
+    "PROTOCOL_VERSION",
+    "ROUTES",
+    "BadRequestError",
+    "ConnectionClosedError",
+    "FrameDecoder",
+    "FrameError",
+    "FrameTooLargeError",
+    "GoneError",
+    "InternalError",
+    "NotFoundError",
+    "RequestError",
+    "Route",
+    "Server",
+    "Shape",
+    "TooLargeError",
+    "UnauthorizedError",
+    "UnavailableError",
+    "UnsupportedError",
+    "encode_frame",
+    "error_message",
+    "wire",
+]

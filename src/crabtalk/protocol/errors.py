@@ -1,0 +1,79 @@
+"""What a request can fail with, and how a failure looks on the wire.
+
+A server raises one of these; `error_message` is the only place where an exception becomes an
+ErrorMsg. Codes are HTTP's, with HTTP's meanings.
+"""
+
+import logging
+from typing import ClassVar
+
+from . import crabtalk_pb2 as wire
+
+log = logging.getLogger(__name__)
+
+
+class RequestError(Exception):
+    """A request that was refused or failed, with a sentence for the person who made it."""
+
+    code: ClassVar[int] = 500
+
+
+class BadRequestError(RequestError):
+    """The request cannot be understood or lacks something."""
+
+    code = 400
+
+
+class UnauthorizedError(RequestError):
+    """The caller did not show who it is, or may not."""
+
+    code = 401
+
+
+class NotFoundError(RequestError):
+    """What the request names does not exist."""
+
+    code = 404
+
+
+class GoneError(RequestError):
+    """The request belongs to an older protocol and will not come back."""
+
+    code = 410
+
+
+class TooLargeError(RequestError):
+    """The request, or the answer to it, does not fit a frame."""
+
+    code = 413
+
+
+class InternalError(RequestError):
+    """The server failed at something it should have been able to do."""
+
+    code = 500
+
+
+class UnsupportedError(RequestError):
+    """This server does not offer the request."""
+
+    code = 501
+
+
+class UnavailableError(RequestError):
+    """The server cannot take this now; the same request may succeed later."""
+
+    code = 503
+
+
+def error_message(error: Exception) -> wire.ServerMessage:
+    """The wire form of a failure.
+
+    An exception nobody meant for the client is a fault of ours: the log gets all of it, the client
+    its type only, because the text of a foreign exception may carry keys or paths.
+    """
+    if isinstance(error, RequestError):
+        return wire.ServerMessage(error=wire.ErrorMsg(code=error.code, message=str(error)))
+    log.error("unexpected failure while answering a request", exc_info=error)
+    sentence = f"internal error ({type(error).__name__}); the daemon's log has the details"
+    return wire.ServerMessage(error=wire.ErrorMsg(code=InternalError.code, message=sentence))

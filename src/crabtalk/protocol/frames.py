@@ -1,0 +1,104 @@
+"""Frames: a 4-byte big-endian length, then that many bytes of one protobuf message.
+
+Bytes in, payloads out, and back. No sockets here, and nothing about what a payload means.
+"""
+
+from collections.abc import Iterator
+
+from google.protobuf.message import Message
+
+HEADER_SIZE = 4
+MAX_FRAME = 16 * 1024 * 1024
+
+
+class FrameError(Exception):
+    """The byte stream cannot be read as frames from here on."""
+
+
+class FrameTooLargeError(FrameError):
+    """A frame that is, or says it is, larger than the limit."""
+
+    def __init__(self, size: int, limit: int = MAX_FRAME) -> None:
+        super().__init__(f"a frame of {size} bytes exceeds the limit of {limit} bytes")
+        self.size = size
+        self.limit = limit
+
+
+class ConnectionClosedError(FrameError):
+    """The stream ended inside a frame, or before an answer that was due."""
+
+
+def encode_frame(message: Message) -> bytes:
+    """The frame for `message`. Raises FrameTooLargeError when no frame can hold it."""
+    payload = message.SerializeToString()
+    size = len(payload)
+    if size > MAX_FRAME:
+        raise FrameTooLargeError(size)
+    return size.to_bytes(HEADER_SIZE, "big") + payload
+
+
+class FrameDecoder:
+    """Turns bytes, however they were split on the way, into payloads.
+
+    A frame that lies whole in one piece of input is sliced out of it. One that spans pieces is
+    gathered in a buffer that becomes the payload itself, and grows with what arrives rather than
+    with what a header promises: a length costs its sender that many bytes.
+    """
+
+    __slots__ = ("_header", "_missing", "_payload", "limit")
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self.limit = limit
+        self._header = b""  # the first bytes of a header that is not complete
+        self._payload: bytearray | None = None  # the frame being gathered
+        self._missing = 0  # bytes it still lacks
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held for a frame that is not complete."""
+        return len(self._header) + (len(self._payload) if self._payload is not None else 0)
+
+    def feed(self, data: bytes) -> Iterator[bytes | bytearray]:
+        """Yields every payload that `data` completes. Exhaust it before feeding again.
+
+        Raises FrameTooLargeError in place of the frame that is too large, after all frames before
+        it were yielded. The decoder is of no use after that.
+        """
+        position = 0
+        available = len(data)
+        if self._payload is not None:
+            position = min(self._missing, available)
+            self._payload += data[:position] if position < available else data
+            self._missing -= position
+            if self._missing:
+                return
+            payload, self._payload = self._payload, None
+            yield payload
+        elif self._header:
+            data = self._header + data
+            available += len(self._header)
+            self._header = b""
+        while available - position >= HEADER_SIZE:
+            start = position + HEADER_SIZE
+            size = int.from_bytes(data[position:start], "big")
+            if size > self.limit:
+                raise FrameTooLargeError(size, self.limit)
+            end = start + size
+            if end > available:
+                self._payload = bytearray(data[start:])
+                self._missing = end - available
+                return
+            position = end
+            yield data[start:end]
+        self._header = data[position:]
+
+    def end(self) -> None:
+        """The stream is over. Raises ConnectionClosedError when that cuts a frame short.
+
+        A stream that ends between frames, or inside the four bytes of a header, ended cleanly.
+        """
+        if self._payload is not None:
+            have = len(self._payload)
+            raise ConnectionClosedError(
+                f"the stream ended inside a frame: {have} of {have + self._missing} bytes arrived"
+            )

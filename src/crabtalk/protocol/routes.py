@@ -1,0 +1,66 @@
+"""Which answer belongs to which request: the one table that server, client and docs share."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Shape(Enum):
+    """How many messages answer a request."""
+
+    ONE = "one"
+    STREAM = "stream"  # many, then the end
+    FEED = "feed"  # many, until the client goes away
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One request: its field in ClientMessage, and the field of ServerMessage that answers it."""
+
+    request: str
+    reply: str
+    shape: Shape = Shape.ONE
+
+
+ROUTES: dict[str, Route] = {
+    route.request: route
+    for route in (
+        Route("send", "response"),
+        Route("stream", "stream", Shape.STREAM),
+        Route("reply_to_ask", "pong"),
+        Route("list_active_conversations", "active_conversations"),
+        Route("kill", "pong"),
+        Route("compact", "compact"),
+        Route("list_conversations", "conversation_list"),
+        Route("set_active_model", "pong"),
+        Route("list_mcps", "mcp_list"),
+        Route("list_agents", "agent_list"),
+        Route("get_agent", "agent_info"),
+        Route("create_agent", "agent_info"),
+        Route("update_agent", "agent_info"),
+        Route("delete_agent", "pong"),
+        Route("list_skills", "skill_list"),
+        Route("ping", "pong"),
+        Route("get_config", "config"),
+        Route("reload", "pong"),
+        Route("get_stats", "stats"),
+        Route("subscribe_events", "agent_event", Shape.FEED),
+        Route("list_models", "model_list"),
+        Route("get_conversation_history", "conversation_history"),
+        Route("delete_conversation", "pong"),
+        Route("subscribe_event", "subscription_info"),
+        Route("unsubscribe_event", "pong"),
+        Route("list_subscriptions", "subscription_list"),
+        Route("publish_event", "pong"),
+        Route("steer_session", "pong"),
+        Route("upsert_mcp", "mcp_info"),
+        Route("delete_mcp", "pong"),
+        Route("rename_agent", "agent_info"),
+        Route("subscribe_mcp_events", "mcp_event", Shape.FEED),
+        Route("extension", "extension"),
+        Route("hello", "welcome"),
+        Route("search_sessions", "session_hits"),
+        Route("list_messages", "message_page"),
+        Route("list_archives", "archive_list"),
+        Route("search_memory", "memory_hits"),
+    )
+}

@@ -1,0 +1,191 @@
+"""Server: one method per request, and the dispatch that leads from a message to its method.
+
+Dispatch is written once, here. The daemon, tests and any other server subclass Server, override
+what they offer, and answer 501 to the rest.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import NoReturn
+
+from . import crabtalk_pb2 as wire
+from .errors import BadRequestError, GoneError, UnsupportedError, error_message
+from .routes import ROUTES, Shape
+
+
+class Server:
+    """What a daemon can be asked. Methods get the request's payload and return the answer's.
+
+    A method that returns None is answered with Pong. A method fails by raising a RequestError;
+    see `errors` for what becomes of other exceptions. Methods that stream are async generators:
+    they are closed, or cancelled at their next await, when the client goes away.
+    """
+
+    async def dispatch(
+        self, message: wire.ClientMessage
+    ) -> AsyncGenerator[wire.ServerMessage, None]:
+        """Yields what answers `message`: one message, or as many as a stream has.
+
+        Never raises: a failure is yielded as an ErrorMsg, and nothing follows it. Closing the
+        generator, or cancelling the task that waits on it, closes the stream behind it.
+        """
+        name = message.WhichOneof("msg")
+        try:
+            if name is None:
+                unknown()
+            route = ROUTES[name]
+            method = getattr(self, name)
+            request = getattr(message, name)
+            if route.shape is Shape.ONE:
+                reply = await method(request)
+                if reply is None:
+                    reply = wire.Pong()
+                yield wire.ServerMessage(**{route.reply: reply})
+            else:
+                async with aclosing(method(request)) as replies:
+                    async for reply in replies:
+                        yield wire.ServerMessage(**{route.reply: reply})
+        except Exception as error:
+            yield error_message(error)
+
+    # ── Greeting and the daemon itself ──────────────────────────────────────────────────────
+
+    async def hello(self, request: wire.HelloMsg) -> wire.WelcomeMsg:
+        unsupported("hello")
+
+    async def ping(self, request: wire.Ping) -> None:
+        return None
+
+    async def get_config(self, request: wire.GetConfig) -> wire.ConfigMsg:
+        raise GoneError("configuration is not served over the wire: edit config.toml and reload")
+
+    async def reload(self, request: wire.ReloadMsg) -> None:
+        unsupported("reload")
+
+    async def get_stats(self, request: wire.GetStats) -> wire.DaemonStats:
+        unsupported("get_stats")
+
+    async def extension(self, request: bytes) -> bytes:
+        unsupported("extension")
+
+    # ── Turns ───────────────────────────────────────────────────────────────────────────────
+
+    async def send(self, request: wire.SendMsg) -> wire.SendResponse:
+        unsupported("send")
+
+    def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        unsupported("stream")
+
+    async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
+        unsupported("reply_to_ask")
+
+    async def steer_session(self, request: wire.SteerSessionMsg) -> None:
+        unsupported("steer_session")
+
+    async def kill(self, request: wire.KillMsg) -> None:
+        unsupported("kill")
+
+    async def compact(self, request: wire.CompactMsg) -> wire.CompactResponse:
+        unsupported("compact")
+
+    # ── Conversations ───────────────────────────────────────────────────────────────────────
+
+    async def list_active_conversations(
+        self, request: wire.ListActiveConversationsMsg
+    ) -> wire.ActiveConversationList:
+        unsupported("list_active_conversations")
+
+    async def list_conversations(self, request: wire.ListConversationsMsg) -> wire.ConversationList:
+        unsupported("list_conversations")
+
+    async def get_conversation_history(
+        self, request: wire.GetConversationHistoryMsg
+    ) -> wire.ConversationHistory:
+        unsupported("get_conversation_history")
+
+    async def delete_conversation(self, request: wire.DeleteConversationMsg) -> None:
+        unsupported("delete_conversation")
+
+    async def list_messages(self, request: wire.ListMessagesMsg) -> wire.MessagePage:
+        unsupported("list_messages")
+
+    async def list_archives(self, request: wire.ListArchivesMsg) -> wire.ArchiveList:
+        unsupported("list_archives")
+
+    async def search_sessions(self, request: wire.SearchSessionsMsg) -> wire.SessionHitList:
+        unsupported("search_sessions")
+
+    async def search_memory(self, request: wire.SearchMemoryMsg) -> wire.MemoryHitList:
+        unsupported("search_memory")
+
+    # ── Agents, skills, models ──────────────────────────────────────────────────────────────
+
+    async def list_agents(self, request: wire.ListAgentsMsg) -> wire.AgentList:
+        unsupported("list_agents")
+
+    async def get_agent(self, request: wire.GetAgentMsg) -> wire.AgentInfo:
+        unsupported("get_agent")
+
+    async def create_agent(self, request: wire.CreateAgentMsg) -> wire.AgentInfo:
+        unsupported("create_agent")
+
+    async def update_agent(self, request: wire.UpdateAgentMsg) -> wire.AgentInfo:
+        unsupported("update_agent")
+
+    async def delete_agent(self, request: wire.DeleteAgentMsg) -> None:
+        unsupported("delete_agent")
+
+    async def rename_agent(self, request: wire.RenameAgentMsg) -> wire.AgentInfo:
+        unsupported("rename_agent")
+
+    async def list_skills(self, request: wire.ListSkillsMsg) -> wire.SkillList:
+        unsupported("list_skills")
+
+    async def list_models(self, request: wire.ListModelsMsg) -> wire.ModelList:
+        unsupported("list_models")
+
+    async def set_active_model(self, request: wire.SetActiveModelMsg) -> None:
+        unsupported("set_active_model")
+
+    # ── MCP servers ─────────────────────────────────────────────────────────────────────────
+
+    async def list_mcps(self, request: wire.ListMcpsMsg) -> wire.McpList:
+        unsupported("list_mcps")
+
+    async def upsert_mcp(self, request: wire.UpsertMcpMsg) -> wire.McpInfo:
+        unsupported("upsert_mcp")
+
+    async def delete_mcp(self, request: wire.DeleteMcpMsg) -> None:
+        unsupported("delete_mcp")
+
+    def subscribe_mcp_events(
+        self, request: wire.SubscribeMcpEventsMsg
+    ) -> AsyncGenerator[wire.McpEventMsg, None]:
+        unsupported("subscribe_mcp_events")
+
+    # ── Events ──────────────────────────────────────────────────────────────────────────────
+
+    def subscribe_events(
+        self, request: wire.SubscribeEvents
+    ) -> AsyncGenerator[wire.AgentEventMsg, None]:
+        unsupported("subscribe_events")
+
+    async def subscribe_event(self, request: wire.SubscribeEventMsg) -> wire.SubscriptionInfo:
+        unsupported("subscribe_event")
+
+    async def unsubscribe_event(self, request: wire.UnsubscribeEventMsg) -> None:
+        unsupported("unsubscribe_event")
+
+    async def list_subscriptions(self, request: wire.ListSubscriptionsMsg) -> wire.SubscriptionList:
+        unsupported("list_subscriptions")
+
+    async def publish_event(self, request: wire.PublishEventMsg) -> None:
+        unsupported("publish_event")
+
+
+def unknown() -> NoReturn:
+    raise BadRequestError("the message holds no request this daemon knows; is the client newer?")
+
+
+def unsupported(request: str) -> NoReturn:
+    raise UnsupportedError(f"this server does not offer {request}")
