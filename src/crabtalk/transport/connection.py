@@ -1,0 +1,328 @@
+"""Connection: the server's end. Requests are read, dispatched one at a time, answered in order.
+
+An idle connection costs no task. A request that streams is cancelled when its client goes away;
+any other is carried out to its end, because the client that asked for it may be gone on purpose.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
+
+from google.protobuf.message import DecodeError
+
+from crabtalk.protocol import (
+    MAX_FRAME,
+    ROUTES,
+    BadRequestError,
+    ConnectionClosedError,
+    FrameDecoder,
+    FrameTooLargeError,
+    RequestError,
+    Shape,
+    TooLargeError,
+    UnauthorizedError,
+    UnavailableError,
+    encode_frame,
+    error_message,
+    wire,
+)
+
+from .link import Link
+
+if TYPE_CHECKING:
+    from .listener import Door, Listener
+
+log = logging.getLogger(__name__)
+
+# A caller that has not shown its token may send a greeting, not a burden.
+HELLO_FRAME = 4 * 1024
+# Bytes of unanswered requests after which a connection is not read further.
+PIPELINED_BYTES = 256 * 1024
+# How long a refused peer's input is swallowed, so that it can read why it was refused: closing a
+# socket with input unread resets it, and a reset destroys the answer.
+LINGER = 1.0
+
+
+class Connection(Link):
+    """One client, from its first byte to the last answer due to it.
+
+    It leaves its listener's books when the peer is gone *and* nothing is left to be carried out.
+    """
+
+    __slots__ = (
+        "_deaf",
+        "_door",
+        "_ended",
+        "_greeted",
+        "_held",
+        "_listener",
+        "_pending",
+        "_pending_bytes",
+        "_reading",
+        "_shape",
+        "_task",
+        "_timer",
+    )
+
+    def __init__(
+        self, listener: "Listener", door: "Door", refusal: RequestError | None = None
+    ) -> None:
+        self._greeted = door.token is None
+        super().__init__(FrameDecoder(MAX_FRAME if self._greeted else HELLO_FRAME))
+        self._listener = listener
+        self._door = door
+        # Requests not yet dispatched, in order; a refusal among them ends the connection.
+        self._pending: deque[bytes | bytearray | RequestError] = deque()
+        self._pending_bytes = 0
+        self._held = 0  # our share of the listener's inbound bytes
+        self._task: asyncio.Task[None] | None = None
+        self._shape = Shape.ONE  # of the request in flight
+        self._reading = True
+        self._deaf = False  # what arrives is discarded
+        self._ended = False  # the peer will send nothing more
+        self._timer: asyncio.TimerHandle | None = None
+        if refusal is not None:
+            self._pending.append(refusal)
+            self._deaf = True
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The request in flight."""
+        return self._task
+
+    @property
+    def busy(self) -> bool:
+        return self._task is not None or bool(self._pending)
+
+    # ── From the transport ──────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._greeted and not self._deaf:
+            timeout = self._listener.limits.hello_timeout
+            self._timer = asyncio.get_running_loop().call_later(timeout, self._hello_overdue)
+        self._next()
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        try:
+            for frame in self.decoder.feed(data):
+                if not self._greeted and not self._admit(frame):
+                    return
+                self._pending.append(frame)
+                self._pending_bytes += len(frame)
+        except FrameTooLargeError as error:
+            if self._greeted:
+                self._turn_away(TooLargeError(f"{error}; the connection is closed"))
+            else:
+                self._turn_away(no_hello())
+        self._account()
+        if self._listener.inbound_bytes > self._listener.limits.inbound_bytes:
+            self._turn_away(UnavailableError("too many unread requests are held; try again later"))
+        if (
+            len(self._pending) >= self._listener.limits.pipelined
+            or self._pending_bytes >= PIPELINED_BYTES
+        ):
+            self._read(False)
+        self._next()
+
+    def eof_received(self) -> bool:
+        """Keeps the transport open while answers are due, so that a half-closed peer gets them."""
+        self._ended = True
+        try:
+            self.decoder.end()
+        except ConnectionClosedError as error:
+            log.debug("%s: %s", self._door.name, error)
+        self._abandon_stream()
+        # TLS has no half-close: its transport closes whatever is returned here.
+        return self.busy and not self._door.tls and not self._deaf
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.decoder = FrameDecoder()
+        self._account()
+        self._abandon_stream()
+        self._forget_if_done()
+
+    # ── Requests ────────────────────────────────────────────────────────────────────────────
+
+    def _admit(self, frame: bytes | bytearray) -> bool:
+        """The first frame from behind a door with a token must be a hello that shows it."""
+        try:
+            message = parse(frame)
+        except DecodeError:
+            message = wire.ClientMessage()
+        if message.WhichOneof("msg") != "hello":
+            self._turn_away(no_hello())
+            return False
+        shown = message.hello.token.encode()
+        if not hmac.compare_digest(shown, (self._door.token or "").encode()):
+            self._turn_away(UnauthorizedError("the token is not the one in run/token"))
+            return False
+        self._greeted = True
+        self.decoder.limit = MAX_FRAME
+        if self._timer is not None:
+            self._timer.cancel()
+        return True
+
+    def _hello_overdue(self) -> None:
+        if not self._greeted and not self._deaf:
+            self._turn_away(no_hello())
+
+    def _turn_away(self, refusal: RequestError) -> None:
+        """Hear nothing more; answer what came before, then the refusal, then close."""
+        self._deaf = True
+        self._pending.append(refusal)
+        self.decoder = FrameDecoder()
+        self._next()
+
+    def _next(self) -> None:
+        if self._task is None and self._pending:
+            item = self._pending.popleft()
+            if not isinstance(item, RequestError):
+                self._pending_bytes -= len(item)
+            self._task = asyncio.get_running_loop().create_task(self._answer(item))
+            self._task.add_done_callback(self._answered)
+
+    async def _answer(self, item: bytes | bytearray | RequestError) -> None:
+        self._listener.requests += 1
+        if isinstance(item, RequestError):
+            self._refuse(item)
+            return
+        try:
+            async with aclosing(self._replies(item)) as replies:
+                async for reply in replies:
+                    if self._ended and self._shape is not Shape.ONE:
+                        break
+                    if self._reply(reply):
+                        await self.breathe(self._listener.limits.stall_timeout)
+        except asyncio.CancelledError:
+            if self._listener.draining and not self._ended:
+                self._reply(error_message(shutting_down()))
+            raise
+        except ConnectionClosedError as error:
+            log.info("%s: %s", self._door.name, error)
+        finally:
+            self._shape = Shape.ONE
+            if not self.lost:
+                self.flush()
+
+    def _replies(self, frame: bytes | bytearray) -> AsyncGenerator[wire.ServerMessage, None]:
+        try:
+            message = parse(frame)
+        except DecodeError:
+            return only(error_message(BadRequestError("the frame is not a ClientMessage")))
+        if self._listener.draining:
+            return only(error_message(shutting_down()))
+        if (name := message.WhichOneof("msg")) is not None:
+            self._shape = ROUTES[name].shape
+        return self._listener.server.dispatch(message)
+
+    def _reply(self, reply: wire.ServerMessage) -> bool:
+        try:
+            frame = encode_frame(reply)
+        except FrameTooLargeError as error:
+            sentence = f"the answer does not fit: {error}; ask for less of it at a time"
+            frame = encode_frame(error_message(TooLargeError(sentence)))
+        return self.write(frame)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a connection failed", exc_info=error)
+            self.transport.abort()
+        self._account()
+        if not self._reading and not self._pending:
+            self._read(True)
+        self._next()
+        if not self.busy and not self._deaf and (self._ended or self._listener.draining):
+            self.transport.close()
+        self._forget_if_done()
+
+    def _refuse(self, error: RequestError) -> None:
+        self._listener.refused += 1
+        self._reply(error_message(error))
+        self._pending.clear()
+        if self.lost:
+            return
+        self.flush()
+        if self._ended or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._read(True)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(LINGER, self.transport.abort)
+
+    # ── Book-keeping ────────────────────────────────────────────────────────────────────────
+
+    def _read(self, on: bool) -> None:
+        if self._reading != on and not self.lost:
+            self._reading = on
+            if on:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    def _account(self) -> None:
+        held = self.decoder.buffered + self._pending_bytes
+        self._listener.inbound_bytes += held - self._held
+        self._held = held
+
+    def _abandon_stream(self) -> None:
+        if self._task is not None and self._shape is not Shape.ONE:
+            self._task.cancel()
+
+    def _forget_if_done(self) -> None:
+        if self.lost and not self.busy:
+            self._listener.forget(self)
+
+    # ── From the listener ───────────────────────────────────────────────────────────────────
+
+    def drain(self) -> None:
+        """The daemon is stopping: finish what has an end, and close."""
+        if self._shape is Shape.FEED and self._task is not None:
+            self._task.cancel()
+        elif not self.busy and not self.lost and not self._deaf:
+            self.transport.close()
+
+    async def stop(self) -> None:
+        """Cancels what is left, and closes. A request that resists is left after a second."""
+        self._pending.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=1)
+        if not self.lost:
+            self.transport.close()
+
+    def abort(self) -> None:
+        if not self.lost:
+            self.transport.abort()
+
+
+def parse(frame: bytes | bytearray) -> wire.ClientMessage:
+    # Protobuf reads a bytearray as it reads bytes, without a copy; its stubs do not say so.
+    return wire.ClientMessage.FromString(cast("bytes", frame))
+
+
+async def only(reply: wire.ServerMessage) -> AsyncGenerator[wire.ServerMessage, None]:
+    yield reply
+
+
+def no_hello() -> UnauthorizedError:
+    return UnauthorizedError(
+        "this address wants a hello with the token from run/token as the first frame"
+    )
+
+
+def shutting_down() -> UnavailableError:
+    return UnavailableError("the daemon is shutting down; try again when it is back")

@@ -1,0 +1,27 @@
+"""The bounds a transport keeps, so that no peer can make the process grow or stop answering."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Each has a default that a person never meets and an attacker does. Times are in seconds."""
+
+    # Connections at once; the next one is told 503.
+    connections: int = 4096
+    # Requests one connection may send ahead of their answers before it is no longer read.
+    pipelined: int = 64
+    # Bytes all connections together may have sent of requests that nobody has parsed yet.
+    inbound_bytes: int = 256 * 1024 * 1024
+    # How long a TCP caller may take to say hello, TLS handshake included.
+    hello_timeout: float = 10.0
+    # How long a peer may leave its answers unread before it loses its connection.
+    stall_timeout: float = 30.0
+    # How long requests in flight may take to finish when the daemon stops.
+    drain_timeout: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise ValueError(f"{name} must be a number above zero, not {value!r}")

@@ -1,0 +1,94 @@
+"""Link: frames over one asyncio transport, the part both ends of a connection share.
+
+Writing is batched and answers to back-pressure here; what to do with bytes that arrive is the
+business of the two subclasses, the server's Connection and the client's Channel.
+"""
+
+import asyncio
+from typing import cast
+
+from crabtalk.protocol import ConnectionClosedError, FrameDecoder
+
+# A writer hands over this much at a time, then lets the loop turn. Some hundred small frames:
+# about a millisecond of work, so that a fast stream never delays its neighbours by more.
+BATCH = 16 * 1024
+# The transport asks a writer to wait when this much is unsent.
+HIGH_WATER = 64 * 1024
+
+
+class Link(asyncio.Protocol):
+    """One connection. `lost` is true from the moment nothing written can reach the peer."""
+
+    __slots__ = ("_flushing", "_resumed", "_unsent", "_unsent_size", "decoder", "lost", "transport")
+
+    transport: asyncio.Transport
+
+    def __init__(self, decoder: FrameDecoder) -> None:
+        self.decoder = decoder
+        self.lost = False
+        self._unsent: list[bytes] = []
+        self._unsent_size = 0
+        self._flushing = False
+        self._resumed: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=HIGH_WATER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self._unsent.clear()
+        self._unsent_size = 0
+        self.resume_writing()
+
+    # ── Writing ─────────────────────────────────────────────────────────────────────────────
+
+    def write(self, frame: bytes) -> bool:
+        """Queues a frame; it leaves with its neighbours when the loop turns, or at `flush`.
+
+        True when a batch is full or the peer is slow: await `breathe` before writing more, or
+        what is unsent has no bound.
+        """
+        if self.lost:
+            return False
+        self._unsent.append(frame)
+        self._unsent_size += len(frame)
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
+        return self._unsent_size >= BATCH or self._resumed is not None
+
+    def flush(self) -> None:
+        """Hands what was written to the transport now."""
+        self._flushing = False
+        if self._unsent:
+            unsent, self._unsent = self._unsent, []
+            self._unsent_size = 0
+            self.transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+
+    async def breathe(self, deadline: float | None) -> None:
+        """Flushes, lets other tasks run, and waits until the peer has read enough.
+
+        Past `deadline` seconds the connection is aborted and ConnectionClosedError raised; so it
+        is when the connection is lost meanwhile. Cancelled, it leaves the frames queued.
+        """
+        self.flush()
+        await asyncio.sleep(0)
+        if self._resumed is not None:
+            try:
+                async with asyncio.timeout(deadline):
+                    await self._resumed
+            except TimeoutError:
+                self.transport.abort()
+                raise ConnectionClosedError(f"the peer read nothing for {deadline:g} s") from None
+        if self.lost:
+            raise ConnectionClosedError("the peer closed the connection")
+
+    def pause_writing(self) -> None:
+        self._resumed = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self._resumed is not None:
+            if not self._resumed.done():
+                self._resumed.set_result(None)
+            self._resumed = None

@@ -1,0 +1,186 @@
+"""Listener: accepts on any number of sockets for one Server, and closes in good order."""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+
+from crabtalk.protocol import RequestError, Server, UnauthorizedError, UnavailableError
+
+from .connection import Connection, shutting_down
+from .limits import Limits
+from .unix import peer_uid
+
+log = logging.getLogger(__name__)
+
+# Accepting failed, most likely for want of file descriptors: others must close first.
+ACCEPT_PAUSE = 0.1
+# Refused peers are kept a moment to read why. Past this many at once they are cut off instead.
+MAX_LINGERING = 64
+# How long closing waits for answers already given to be read.
+FLUSH = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """One listening socket and what it asks of those who come in."""
+
+    name: str
+    # Must be shown in a hello. None: the kernel vouches for the caller.
+    token: str | None = None
+    tls: ssl.SSLContext | None = None
+    # The only user let in, where the kernel can tell (Unix sockets).
+    uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A moment of a Listener's life. `accepted` and the two after it count from its start."""
+
+    connections: int
+    accepted: int
+    refused: int
+    requests: int
+    inbound_bytes: int
+
+
+class Listener:
+    """All connections of one server, whichever socket they came in by."""
+
+    def __init__(self, server: Server, limits: Limits | None = None) -> None:
+        self.server = server
+        self.limits = limits or Limits()
+        self.draining = False
+        self.inbound_bytes = 0
+        self.requests = 0
+        self.refused = 0
+        self._accepted = 0
+        self._connections: set[Connection] = set()
+        self._lingering: set[Connection] = set()  # refused at the door, reading why
+        self._empty = asyncio.Event()
+        self._doors: list[tuple[socket.socket, asyncio.Task[None]]] = []
+        self._arrivals: set[asyncio.Task[None]] = set()
+
+    def open(self, sock: socket.socket, door: Door) -> None:
+        """Starts accepting on a socket that is bound and listening. Owns it from here on."""
+        sock.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._accept(sock, door))
+        self._doors.append((sock, task))
+
+    def statistics(self) -> Statistics:
+        return Statistics(
+            connections=len(self._connections),
+            accepted=self._accepted,
+            refused=self.refused,
+            requests=self.requests,
+            inbound_bytes=self.inbound_bytes,
+        )
+
+    async def close(self) -> None:
+        """Stops accepting, lets requests finish within the drain time, cancels the rest.
+
+        Streams without an end are cut at once. When it returns, every socket is closed and no
+        request runs. Cancelled, it skips the waiting but not the closing.
+        """
+        self.draining = True
+        for sock, task in self._doors:
+            task.cancel()
+            sock.close()
+        if self._arrivals:
+            for task in self._arrivals:
+                task.cancel()
+            await asyncio.wait(self._arrivals)
+        for connection in list(self._connections):
+            connection.drain()
+        try:
+            async with asyncio.timeout(self.limits.drain_timeout):
+                while tasks := [c.task for c in self._connections if c.task is not None]:
+                    await asyncio.wait(tasks)
+        except TimeoutError:
+            log.warning("%d requests did not finish in time and are cancelled", len(tasks))
+        finally:
+            await asyncio.gather(*(c.stop() for c in self._all()))
+            await self._flushed()
+
+    async def _flushed(self) -> None:
+        """Waits a moment for last answers to leave, then cuts off those who do not read them."""
+        self._empty.clear()
+        if self._all():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH):
+                    await self._empty.wait()
+        for connection in self._all():
+            connection.abort()
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._lingering.discard(connection)
+        if not self._all():
+            self._empty.set()
+
+    def _all(self) -> list[Connection]:
+        return [*self._connections, *self._lingering]
+
+    # ── Accepting ───────────────────────────────────────────────────────────────────────────
+
+    async def _accept(self, listening: socket.socket, door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno == errno.ECONNABORTED:
+                    continue
+                log.warning("%s cannot accept: %s", door.name, error)
+                await asyncio.sleep(ACCEPT_PAUSE)
+                continue
+            self._accepted += 1
+            # A task of its own, because a TLS handshake may take as long as its deadline.
+            task = loop.create_task(self._arrive(sock, door))
+            self._arrivals.add(task)
+            task.add_done_callback(self._arrivals.discard)
+
+    async def _arrive(self, sock: socket.socket, door: Door) -> None:
+        refusal = self._refusal(sock, door)
+        if refusal is not None and len(self._lingering) >= MAX_LINGERING:
+            self.refused += 1
+            sock.close()
+            return
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(self, door, refusal)
+        books = self._connections if refusal is None else self._lingering
+        books.add(connection)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                sock,
+                ssl=door.tls,
+                ssl_handshake_timeout=self.limits.hello_timeout if door.tls else None,
+            )
+        except (OSError, TimeoutError) as error:
+            log.info("%s: a connection failed before it began: %s", door.name, error)
+            self._never_began(connection, sock)
+        except asyncio.CancelledError:
+            self._never_began(connection, sock)
+            raise
+
+    def _never_began(self, connection: Connection, sock: socket.socket) -> None:
+        sock.close()
+        self.forget(connection)
+
+    def _refusal(self, sock: socket.socket, door: Door) -> RequestError | None:
+        if door.uid is not None and (uid := peer_uid(sock)) != door.uid:
+            return UnauthorizedError(
+                f"this daemon serves user {door.uid} only, and you are user {uid}"
+            )
+        if self.draining:
+            return shutting_down()
+        if len(self._connections) >= self.limits.connections:
+            return UnavailableError(
+                f"all {self.limits.connections} connections are taken; close one or try again later"
+            )
+        return None

@@ -1,0 +1,93 @@
+"""TCP: addresses people write, ports that are free, and the TLS that leaves the machine."""
+
+import errno
+import ipaddress
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_PORT = 6688
+BACKLOG = 1024
+# How many ports above the wanted one are tried before the kernel picks one.
+NEIGHBOURS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """A host and a port, as in `127.0.0.1:6688`, `[::1]:6688` or `localhost:6688`."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+
+    @classmethod
+    def parse(cls, text: str) -> "TcpAddress":
+        host, separator, port = text.rpartition(":")
+        if not separator:
+            raise ValueError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or (":" in host) != text.startswith("["):
+            raise ValueError(f"{text!r} is not HOST:PORT; an IPv6 host goes in brackets")
+        if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+            raise ValueError(f"{text!r} has no port between 0 and 65535 after the last colon")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it. A name counts when it is `localhost`."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def listen_tcp(address: TcpAddress) -> socket.socket:
+    """Binds `address`.
+
+    On loopback a port that another program holds is no obstacle: the next free one is taken, and
+    local clients learn it from the port file. Elsewhere callers know the port by heart, so a busy
+    one is an error (OSError, EADDRINUSE).
+    """
+    family, host = resolve(address)
+    if not address.is_loopback or address.port == 0:
+        return bind(family, host, address.port)
+    for port in range(address.port, min(address.port + NEIGHBOURS, 65536)):
+        try:
+            return bind(family, host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return bind(family, host, 0)
+
+
+def resolve(address: TcpAddress) -> tuple[socket.AddressFamily, str]:
+    """The family and the numeric host to bind. IPv4 first, as a name often has both."""
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    family, *_, where = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, str(where[0])
+
+
+def bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Connections of a daemon that just stopped may linger on the port; they are no obstacle.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
+    """What a TLS listener needs, from PEM files. Raises OSError when they do not fit."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    return context
