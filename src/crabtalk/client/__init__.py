@@ -1,0 +1,23 @@
+"""What a client needs: find the daemon, call it, follow its streams. Costs protobuf alone."""
+
+from .client import Client, connect
+from .errors import (
+    ConnectionClosedError,
+    DaemonNotRunningError,
+    ServerError,
+    UnexpectedReplyError,
+)
+from .events import Event
+from .sync import SyncClient, connect_sync
+
+__all__ = [
+    "Client",
+    "ConnectionClosedError",
+    "DaemonNotRunningError",
+    "Event",
+    "ServerError",
+    "SyncClient",
+    "UnexpectedReplyError",
+    "connect",
+    "connect_sync",
+]

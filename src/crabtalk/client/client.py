@@ -1,0 +1,426 @@
+"""Client: one typed method per request. The whole of the wire, for programs in Python.
+
+Long because the wire has many requests; each method is only its request written out.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from crabtalk.protocol import PROTOCOL_VERSION, ROUTES, Shape, wire
+from crabtalk.transport import Endpoint, RunFiles, default_home
+
+from .errors import ServerError, UnexpectedReplyError
+from .events import Event
+from .pool import Pool
+
+Config = str | Mapping[str, Any]
+
+
+def connect(
+    address: str | None = None,
+    *,
+    home: Path | str | None = None,
+    token: str = "",
+    tls: ssl.SSLContext | None = None,
+    client: str = "python",
+    timeout: float | None = 30.0,
+    connect_timeout: float = 5.0,
+) -> "Client":
+    """A client of the daemon, to be used as `async with connect() as c:`.
+
+    Without an address it finds the daemon of `home` (else `$CRABTALK_HOME`, else `~/.crabtalk`) by
+    itself: its Unix socket, or its TCP port and token. With one (`unix:PATH`, `tcp:HOST:PORT`,
+    `tls:HOST:PORT`) it goes there and shows `token` where one is asked for. `timeout` bounds the
+    requests that are answered at once; turns take as long as they take.
+    """
+    if address is not None:
+        endpoint = Endpoint.parse(address, token=token, tls=tls)
+        pool = Pool(
+            lambda: [endpoint],
+            client=client,
+            connect_timeout=connect_timeout,
+            where=f"at {endpoint}",
+        )
+    else:
+        root = Path(home).expanduser().absolute() if home is not None else default_home()
+        pool = Pool(
+            RunFiles.of(root).endpoints,
+            client=client,
+            connect_timeout=connect_timeout,
+            where=f"in {root}",
+        )
+    return Client(pool, client=client, timeout=timeout)
+
+
+class Client:
+    """A daemon, as seen from here. Tasks may share it: requests do not wait for each other.
+
+    An error the server answers with is raised as ServerError. A call that is cancelled, or times
+    out, closes its connection: the daemon may still carry the request out. A daemon that was
+    restarted is found again by the next call.
+    """
+
+    def __init__(self, pool: Pool, *, client: str, timeout: float | None) -> None:
+        self._pool = pool
+        self._name = client
+        self._timeout = timeout
+
+    async def __aenter__(self) -> "Client":
+        await self._pool.warm()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._pool.close()
+        # Transports close on the loop's next turn; let it, or the loop may end before them.
+        await asyncio.sleep(0)
+
+    # ── The two primitives ──────────────────────────────────────────────────────────────────
+
+    async def request(self, message: wire.ClientMessage) -> wire.ServerMessage:
+        """Sends any request that has one answer, and returns that answer.
+
+        Raises ServerError for an error. Has no deadline of its own.
+        """
+        async with self._pool.lease() as lease:
+            lease.channel.send(message)
+            reply = await lease.channel.receive()
+            lease.settled = True
+        if reply.WhichOneof("msg") == "error":
+            raise ServerError(reply.error.code, reply.error.message)
+        return reply
+
+    async def request_stream(
+        self, message: wire.ClientMessage
+    ) -> AsyncGenerator[wire.ServerMessage, None]:
+        """Sends any request that is answered by a stream, and yields its messages up to the last.
+
+        Closing the generator closes the connection, and with it the stream at the daemon.
+        """
+        async with self._pool.lease() as lease:
+            channel = lease.channel
+            channel.send(message)
+            while True:
+                reply = await channel.receive()
+                kind = reply.WhichOneof("msg")
+                if kind == "error":
+                    lease.settled = True
+                    raise ServerError(reply.error.code, reply.error.message)
+                if kind == "stream" and reply.stream.HasField("end"):
+                    lease.settled = True
+                    yield reply
+                    return
+                yield reply
+
+    async def _ask(self, request: str, payload: Any, *, timed: bool = True) -> Any:
+        """One request by name; returns the payload of its answer. None for a Pong."""
+        message = wire.ClientMessage(**{request: payload})
+        if timed and self._timeout is not None:
+            async with asyncio.timeout(self._timeout):
+                reply = await self.request(message)
+        else:
+            reply = await self.request(message)
+        return unwrap(request, reply)
+
+    async def _feed(self, request: str, payload: Any) -> AsyncGenerator[Any, None]:
+        message = wire.ClientMessage(**{request: payload})
+        async with aclosing(self.request_stream(message)) as replies:
+            async for reply in replies:
+                yield unwrap(request, reply)
+
+    # ── Greeting and the daemon itself ──────────────────────────────────────────────────────
+
+    async def hello(self) -> wire.WelcomeMsg:
+        """Which version the daemon has, and which optional features."""
+        request = wire.HelloMsg(protocol_version=PROTOCOL_VERSION, client=self._name)
+        reply: wire.WelcomeMsg = await self._ask("hello", request)
+        return reply
+
+    async def ping(self) -> None:
+        await self._ask("ping", wire.Ping())
+
+    async def get_config(self) -> wire.ConfigMsg:
+        """Always ServerError 410: configuration is a file of the daemon's home."""
+        reply: wire.ConfigMsg = await self._ask("get_config", wire.GetConfig())
+        return reply
+
+    async def reload(self) -> None:
+        await self._ask("reload", wire.ReloadMsg())
+
+    async def get_stats(self) -> wire.DaemonStats:
+        reply: wire.DaemonStats = await self._ask("get_stats", wire.GetStats())
+        return reply
+
+    async def extension(self, payload: bytes) -> bytes:
+        reply: bytes = await self._ask("extension", payload)
+        return reply
+
+    # ── Turns ───────────────────────────────────────────────────────────────────────────────
+
+    async def send(
+        self,
+        agent: str,
+        content: str,
+        *,
+        sender: str | None = None,
+        cwd: str | None = None,
+        guest: str | None = None,
+        tool_choice: str | None = None,
+    ) -> wire.SendResponse:
+        """Runs one turn and returns the complete answer. No deadline: a turn may take minutes.
+
+        The run is tied to no connection: giving up here does not stop it, `kill` does.
+        """
+        request = wire.SendMsg(
+            agent=agent,
+            content=content,
+            sender=sender,
+            cwd=cwd,
+            guest=guest,
+            tool_choice=tool_choice,
+        )
+        reply: wire.SendResponse = await self._ask("send", request, timed=False)
+        return reply
+
+    async def stream(
+        self,
+        agent: str,
+        content: str,
+        *,
+        sender: str | None = None,
+        cwd: str | None = None,
+        guest: str | None = None,
+        tool_choice: str | None = None,
+        detach: bool | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Runs one turn and yields its events. The last is a StreamEnd; look at its `error`.
+
+        Closing the iterator cancels the run, unless `detach` was asked for.
+        """
+        request = wire.StreamMsg(
+            agent=agent,
+            content=content,
+            sender=sender,
+            cwd=cwd,
+            guest=guest,
+            tool_choice=tool_choice,
+            detach=detach,
+        )
+        async with aclosing(self.request_stream(wire.ClientMessage(stream=request))) as replies:
+            async for reply in replies:
+                stream = unwrap("stream", reply)
+                # None is an event of a newer daemon, which has no name here.
+                if (name := stream.WhichOneof("event")) is not None:
+                    event: Event = getattr(stream, name)
+                    yield event
+
+    async def reply_to_ask(self, agent: str, content: str, *, sender: str = "") -> None:
+        """Answers the question the conversation's run is waiting on."""
+        request = wire.ReplyToAsk(agent=agent, sender=sender, content=content)
+        await self._ask("reply_to_ask", request)
+
+    async def steer_session(self, agent: str, content: str, *, sender: str = "") -> None:
+        """Says something into the run in flight; the agent reads it at its next step."""
+        request = wire.SteerSessionMsg(agent=agent, sender=sender, content=content)
+        await self._ask("steer_session", request)
+
+    async def kill(self, agent: str, *, sender: str = "") -> bool:
+        """Cancels the run in flight. False when there is no such conversation."""
+        try:
+            await self._ask("kill", wire.KillMsg(agent=agent, sender=sender))
+        except ServerError as error:
+            if error.code == 404:
+                return False
+            raise
+        return True
+
+    async def compact(self, agent: str, *, sender: str = "") -> str:
+        """Folds the history into an archive and returns its summary. A model writes it: no deadline."""
+        request = wire.CompactMsg(agent=agent, sender=sender)
+        reply: wire.CompactResponse = await self._ask("compact", request, timed=False)
+        return reply.summary
+
+    # ── Conversations ───────────────────────────────────────────────────────────────────────
+
+    async def list_active_conversations(
+        self, agent: str = "", sender: str = ""
+    ) -> wire.ActiveConversationList:
+        request = wire.ListActiveConversationsMsg(agent=agent, sender=sender)
+        reply: wire.ActiveConversationList = await self._ask("list_active_conversations", request)
+        return reply
+
+    async def list_conversations(self, agent: str = "", sender: str = "") -> wire.ConversationList:
+        request = wire.ListConversationsMsg(agent=agent, sender=sender)
+        reply: wire.ConversationList = await self._ask("list_conversations", request)
+        return reply
+
+    async def get_conversation_history(self, handle: str) -> wire.ConversationHistory:
+        """`handle` is the `file_path` of a listed conversation."""
+        request = wire.GetConversationHistoryMsg(file_path=handle)
+        reply: wire.ConversationHistory = await self._ask("get_conversation_history", request)
+        return reply
+
+    async def delete_conversation(self, handle: str) -> None:
+        """`handle` is the `file_path` of a listed conversation."""
+        await self._ask("delete_conversation", wire.DeleteConversationMsg(file_path=handle))
+
+    async def list_messages(
+        self,
+        agent: str,
+        *,
+        sender: str | None = None,
+        offset: int | None = None,
+        limit: int | None = None,
+    ) -> wire.MessagePage:
+        """A page of a conversation, its archived part included."""
+        request = wire.ListMessagesMsg(agent=agent, sender=sender, offset=offset, limit=limit)
+        reply: wire.MessagePage = await self._ask("list_messages", request)
+        return reply
+
+    async def list_archives(self, agent: str, *, sender: str | None = None) -> wire.ArchiveList:
+        request = wire.ListArchivesMsg(agent=agent, sender=sender)
+        reply: wire.ArchiveList = await self._ask("list_archives", request)
+        return reply
+
+    async def search_sessions(
+        self,
+        query: str,
+        *,
+        agent: str | None = None,
+        sender: str | None = None,
+        limit: int | None = None,
+        context_before: int | None = None,
+        context_after: int | None = None,
+    ) -> wire.SessionHitList:
+        request = wire.SearchSessionsMsg(
+            query=query,
+            agent=agent,
+            sender=sender,
+            limit=limit,
+            context_before=context_before,
+            context_after=context_after,
+        )
+        reply: wire.SessionHitList = await self._ask("search_sessions", request)
+        return reply
+
+    async def search_memory(
+        self, agent: str, query: str, *, limit: int | None = None
+    ) -> wire.MemoryHitList:
+        request = wire.SearchMemoryMsg(agent=agent, query=query, limit=limit)
+        reply: wire.MemoryHitList = await self._ask("search_memory", request)
+        return reply
+
+    # ── Agents, skills, models ──────────────────────────────────────────────────────────────
+
+    async def list_agents(self) -> wire.AgentList:
+        reply: wire.AgentList = await self._ask("list_agents", wire.ListAgentsMsg())
+        return reply
+
+    async def get_agent(self, name: str) -> wire.AgentInfo:
+        reply: wire.AgentInfo = await self._ask("get_agent", wire.GetAgentMsg(name=name))
+        return reply
+
+    async def create_agent(self, name: str, prompt: str, config: Config = "{}") -> wire.AgentInfo:
+        """`config` is the agent's settings: JSON text, or what becomes it."""
+        request = wire.CreateAgentMsg(name=name, config=json_text(config), prompt=prompt)
+        reply: wire.AgentInfo = await self._ask("create_agent", request)
+        return reply
+
+    async def update_agent(self, name: str, config: Config, *, prompt: str = "") -> wire.AgentInfo:
+        """An empty prompt leaves the prompt as it is."""
+        request = wire.UpdateAgentMsg(name=name, config=json_text(config), prompt=prompt)
+        reply: wire.AgentInfo = await self._ask("update_agent", request)
+        return reply
+
+    async def delete_agent(self, name: str) -> None:
+        await self._ask("delete_agent", wire.DeleteAgentMsg(name=name))
+
+    async def rename_agent(self, old_name: str, new_name: str) -> wire.AgentInfo:
+        request = wire.RenameAgentMsg(old_name=old_name, new_name=new_name)
+        reply: wire.AgentInfo = await self._ask("rename_agent", request)
+        return reply
+
+    async def list_skills(self) -> wire.SkillList:
+        reply: wire.SkillList = await self._ask("list_skills", wire.ListSkillsMsg())
+        return reply
+
+    async def list_models(self) -> wire.ModelList:
+        reply: wire.ModelList = await self._ask("list_models", wire.ListModelsMsg())
+        return reply
+
+    async def set_active_model(self, model: str) -> None:
+        await self._ask("set_active_model", wire.SetActiveModelMsg(model=model))
+
+    # ── MCP servers ─────────────────────────────────────────────────────────────────────────
+
+    async def list_mcps(self, agent: str = "") -> wire.McpList:
+        reply: wire.McpList = await self._ask("list_mcps", wire.ListMcpsMsg(agent=agent))
+        return reply
+
+    async def upsert_mcp(self, agent: str, config: Config) -> wire.McpInfo:
+        """`config` is one server's settings: JSON text, or what becomes it."""
+        request = wire.UpsertMcpMsg(agent=agent, config=json_text(config))
+        reply: wire.McpInfo = await self._ask("upsert_mcp", request)
+        return reply
+
+    async def delete_mcp(self, agent: str, name: str) -> None:
+        await self._ask("delete_mcp", wire.DeleteMcpMsg(agent=agent, name=name))
+
+    def subscribe_mcp_events(self) -> AsyncGenerator[wire.McpEventMsg, None]:
+        """What happens to MCP servers, as it happens, until the iterator is closed."""
+        return self._feed("subscribe_mcp_events", wire.SubscribeMcpEventsMsg())
+
+    # ── Events ──────────────────────────────────────────────────────────────────────────────
+
+    def subscribe_events(
+        self, *, agent: str | None = None, sender: str | None = None
+    ) -> AsyncGenerator[wire.AgentEventMsg, None]:
+        """What agents do, as they do it, until the iterator is closed."""
+        request = wire.SubscribeEvents(agent=agent, sender=sender)
+        return self._feed("subscribe_events", request)
+
+    async def subscribe_event(
+        self, source: str, target_agent: str, *, once: bool = False
+    ) -> wire.SubscriptionInfo:
+        """From now on, runs `target_agent` whenever `source` is published."""
+        request = wire.SubscribeEventMsg(source=source, target_agent=target_agent, once=once)
+        reply: wire.SubscriptionInfo = await self._ask("subscribe_event", request)
+        return reply
+
+    async def unsubscribe_event(self, subscription: int) -> None:
+        await self._ask("unsubscribe_event", wire.UnsubscribeEventMsg(id=subscription))
+
+    async def list_subscriptions(self) -> wire.SubscriptionList:
+        request = wire.ListSubscriptionsMsg()
+        reply: wire.SubscriptionList = await self._ask("list_subscriptions", request)
+        return reply
+
+    async def publish_event(self, source: str, payload: str = "") -> None:
+        await self._ask("publish_event", wire.PublishEventMsg(source=source, payload=payload))
+
+
+def unwrap(request: str, reply: wire.ServerMessage) -> Any:
+    """The payload of the answer that belongs to `request`. Raises for any other answer."""
+    kind = reply.WhichOneof("msg")
+    if kind == "error":
+        raise ServerError(reply.error.code, reply.error.message)
+    route = ROUTES[request]
+    if kind != route.reply:
+        raise UnexpectedReplyError(f"{request} was answered with {kind}, not {route.reply}")
+    if kind == "pong" and route.shape is Shape.ONE:
+        return None
+    return getattr(reply, kind)
+
+
+def json_text(config: Config) -> str:
+    return config if isinstance(config, str) else json.dumps(config)

@@ -1,0 +1,132 @@
+"""Pool: the connections of one client. Each request has one to itself while it runs.
+
+The wire answers one request per connection at a time. Taking another connection for another
+request is what keeps `kill` and `ping` from waiting behind a stream.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from crabtalk.protocol import PROTOCOL_VERSION, ConnectionClosedError, wire
+from crabtalk.transport import Endpoint
+
+from .channel import Channel
+from .errors import DaemonNotRunningError, ServerError, UnexpectedReplyError
+
+# Connections kept for later when nobody uses them.
+MAX_IDLE = 4
+
+
+class Lease:
+    """A connection in use. Unless it was `settled`, it is closed when the block ends."""
+
+    __slots__ = ("channel", "settled")
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.settled = False  # the answer was read to its end: the next one cannot be mistaken
+
+
+class Pool:
+    """Opens connections on demand, to the first endpoint that answers.
+
+    `endpoints` is asked anew for each connection, so a daemon that was restarted elsewhere in the
+    meantime is found again.
+    """
+
+    def __init__(
+        self,
+        endpoints: Callable[[], Sequence[Endpoint]],
+        *,
+        client: str,
+        connect_timeout: float,
+        where: str,
+    ) -> None:
+        self._endpoints = endpoints
+        self._client = client
+        self._connect_timeout = connect_timeout
+        self._where = where
+        self._idle: list[Channel] = []
+        self._open: set[Channel] = set()
+        self._closed = False
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[Lease]:
+        """A connection for one request. Left by an exception or early, the connection is closed."""
+        lease = Lease(await self._take())
+        try:
+            yield lease
+        finally:
+            self._give_back(lease)
+
+    async def warm(self) -> None:
+        """Proves that the daemon is there by having one connection to it."""
+        async with self.lease() as lease:
+            lease.settled = True
+
+    def close(self) -> None:
+        """Closes every connection, in use or not. Their streams are cancelled by the daemon."""
+        self._closed = True
+        self._idle.clear()
+        for channel in list(self._open):
+            channel.close()
+
+    async def _take(self) -> Channel:
+        if self._closed:
+            raise ConnectionClosedError("this client is closed")
+        while self._idle:
+            channel = self._idle.pop()
+            if channel.usable:
+                return channel
+            self._drop(channel)
+        channel = await self._connect()
+        self._open.add(channel)
+        return channel
+
+    def _give_back(self, lease: Lease) -> None:
+        channel = lease.channel
+        if lease.settled and channel.usable and not self._closed and len(self._idle) < MAX_IDLE:
+            self._idle.append(channel)
+        else:
+            self._drop(channel)
+
+    def _drop(self, channel: Channel) -> None:
+        channel.close()
+        self._open.discard(channel)
+
+    async def _connect(self) -> Channel:
+        reasons = []
+        for endpoint in self._endpoints():
+            channel = Channel()
+            try:
+                async with asyncio.timeout(self._connect_timeout):
+                    await endpoint.connect(channel)
+                    if endpoint.tcp is not None:
+                        await self._greet(channel, endpoint)
+                    return channel
+            except TimeoutError:
+                reasons.append(f"{endpoint} did not answer within {self._connect_timeout:g} s")
+            except ConnectionClosedError as error:
+                reasons.append(f"{endpoint}: {error}")
+            except OSError as error:
+                reasons.append(f"{endpoint}: {error.strerror or error}")
+            if hasattr(channel, "transport"):
+                channel.close()
+        raise DaemonNotRunningError(
+            f"no daemon answers {self._where}{': ' if reasons else ''}{'; '.join(reasons)}; "
+            "start one with `crabtalkd run`"
+        )
+
+    async def _greet(self, channel: Channel, endpoint: Endpoint) -> None:
+        hello = wire.HelloMsg(
+            protocol_version=PROTOCOL_VERSION, client=self._client, token=endpoint.token
+        )
+        channel.send(wire.ClientMessage(hello=hello))
+        reply = await channel.receive()
+        if reply.HasField("error"):
+            channel.close()
+            raise ServerError(reply.error.code, reply.error.message)
+        if not reply.HasField("welcome"):
+            channel.close()
+            raise UnexpectedReplyError("hello was not answered with welcome")
