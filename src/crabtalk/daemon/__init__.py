@@ -1,0 +1,8 @@
+"""The process: home, configuration, doors, life and death, and the Server behind them."""
+
+from .config import Config, ConfigError, load_config
+from .home import Home, HomeError
+from .process import serve
+from .server import DaemonServer
+
+__all__ = ["Config", "ConfigError", "DaemonServer", "Home", "HomeError", "load_config", "serve"]

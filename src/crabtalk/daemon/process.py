@@ -1,0 +1,102 @@
+"""The daemon process: take the home, open the doors, serve until told to stop, leave no trace."""
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+
+from crabtalk.protocol import Server
+from crabtalk.transport import (
+    Door,
+    Limits,
+    Listener,
+    TcpAddress,
+    listen_tcp,
+    listen_unix,
+    server_tls,
+)
+
+from .config import Config, ConfigError
+from .home import Home
+
+# File descriptors kept for everything that is not a connection.
+SPARE_DESCRIPTORS = 128
+
+
+async def serve(home: Home, config: Config, server: Server, ready: Callable[[str], None]) -> None:
+    """Serves `server` from a locked home until SIGINT or SIGTERM.
+
+    `ready` is called once with a sentence, when clients can connect. On the way out, whatever the
+    reason, requests are drained and the socket and port file are removed. A second signal cuts the
+    draining short.
+    """
+    signals = asyncio.Queue[None]()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signals.put_nowait, None)
+    listener = Listener(server, within_descriptors(config.limits))
+    try:
+        where = open_doors(listener, home, config)
+        ready(f"crabtalkd is ready: {', '.join(where)}")
+        await signals.get()
+    finally:
+        # Before draining: a client that comes now must find no daemon rather than a dying one.
+        home.clean_up()
+        await close(listener, signals)
+
+
+async def close(listener: Listener, signals: asyncio.Queue[None]) -> None:
+    """Drains, unless a second signal comes."""
+    closing = asyncio.ensure_future(listener.close())
+    impatient = asyncio.ensure_future(signals.get())
+    await asyncio.wait([closing, impatient], return_when=asyncio.FIRST_COMPLETED)
+    impatient.cancel()
+    closing.cancel()
+    await asyncio.wait([closing, impatient])
+
+
+def open_doors(listener: Listener, home: Home, config: Config) -> list[str]:
+    """Listens on the Unix socket and on TCP; says where."""
+    home.run.port.unlink(missing_ok=True)  # of a daemon that died: we hold the lock
+    listener.open(listen_unix(home.run.socket), Door("unix", uid=os.geteuid()))
+    where = [str(home.run.socket)]
+    if config.tcp is not None:
+        sock = listen_tcp(config.tcp)
+        tls = load_tls(config)
+        listener.open(sock, Door("tcp", token=home.run.make_token(), tls=tls))
+        bound = address_of(sock)
+        if tls is None and bound.host == TcpAddress().host:
+            # Clients that read this file come to 127.0.0.1 and speak without TLS.
+            home.run.publish_port(bound.port)
+        where.append(f"{bound} with TLS" if tls else str(bound))
+    return where
+
+
+def load_tls(config: Config) -> ssl.SSLContext | None:
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    try:
+        return server_tls(config.tls_cert, config.tls_key)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(
+            f"cannot use {config.tls_cert} with {config.tls_key}: {error.strerror or error}"
+        ) from None
+
+
+def address_of(sock: socket.socket) -> TcpAddress:
+    host, port, *_ = sock.getsockname()
+    return TcpAddress(host, port)
+
+
+def within_descriptors(limits: Limits) -> Limits:
+    """Asks for as many file descriptors as it may have, and promises no more connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.connections + SPARE_DESCRIPTORS
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return replace(limits, connections=max(1, min(limits.connections, soft - SPARE_DESCRIPTORS)))
