@@ -1,6 +1,7 @@
 """Channel: the client's end of one connection. Send a request, then receive what answers it."""
 
 import asyncio
+import math
 from collections import deque
 from typing import cast
 
@@ -25,7 +26,7 @@ READ_AHEAD = 4096
 class Channel(Link):
     """One connection, one request on it at a time. `usable` says whether it can take another."""
 
-    __slots__ = ("_error", "_frames", "_reading", "_waiter")
+    __slots__ = ("_error", "_expiry", "_frames", "_reading", "_waiter", "_watch")
 
     def __init__(self) -> None:
         super().__init__(FrameDecoder())
@@ -33,6 +34,8 @@ class Channel(Link):
         self._error: Exception | None = None
         self._reading = True
         self._waiter: asyncio.Future[None] | None = None
+        self._expiry = math.inf  # when the answer waited for is overdue
+        self._watch: asyncio.TimerHandle | None = None
 
     @property
     def usable(self) -> bool:
@@ -43,26 +46,31 @@ class Channel(Link):
         frame = encode_frame(request)
         if self._error is not None:
             raise self._error
-        self.write(frame)
-        self.flush()
+        self.write_now(frame)
 
-    async def receive(self) -> wire.ServerMessage:
+    async def receive(self, timeout: float | None = None) -> wire.ServerMessage:  # noqa: ASYNC109
         """The next message. Raises ConnectionClosedError when none can come any more.
 
-        Waits without a deadline: how long an answer may take is the caller's to say. Cancelled,
-        it has consumed nothing.
+        Raises TimeoutError past `timeout` seconds; None is for answers that take as long as they
+        take. Cancelled, it has consumed nothing.
         """
-        while not self._frames:
+        if not self._frames:
+            self._expire_in(timeout)
+        while (reply := self.receive_nowait()) is None:
             if self._error is not None:
                 raise self._error
-            if not self._reading:
-                self._read(True)
+            self._read(True)
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        frame = self._frames.popleft()
+        return reply
+
+    def receive_nowait(self) -> wire.ServerMessage | None:
+        """The next message if it is here already. Saves a fast stream a coroutine each."""
+        if not self._frames:
+            return None
         try:
             # Protobuf reads a bytearray as it reads bytes; its stubs do not say so.
-            return wire.ServerMessage.FromString(cast("bytes", frame))
+            return wire.ServerMessage.FromString(cast("bytes", self._frames.popleft()))
         except DecodeError as error:
             raise UnexpectedReplyError(f"a frame is not a ServerMessage: {error}") from None
 
@@ -91,6 +99,8 @@ class Channel(Link):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._watch is not None:
+            self._watch.cancel()
         self._fail(ConnectionClosedError("the connection to the daemon was lost"))
 
     def _fail(self, error: Exception) -> None:
@@ -106,6 +116,28 @@ class Channel(Link):
                 self.transport.resume_reading()
             else:
                 self.transport.pause_reading()
+
+    def _expire_in(self, timeout: float | None) -> None:
+        """Notes a deadline. One timer serves many requests: it looks when it fires, not before."""
+        if timeout is None:
+            self._expiry = math.inf
+            return
+        loop = asyncio.get_running_loop()
+        self._expiry = loop.time() + timeout
+        if self._watch is None:
+            self._watch = loop.call_at(self._expiry, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        if self._waiter is None or self._waiter.done():
+            return
+        loop = asyncio.get_running_loop()
+        if self._expiry == math.inf:
+            return
+        if loop.time() < self._expiry:
+            self._watch = loop.call_at(self._expiry, self._look)
+        else:
+            self._waiter.set_exception(TimeoutError("the daemon did not answer in time"))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -87,14 +87,18 @@ class Client:
 
     # ── The two primitives ──────────────────────────────────────────────────────────────────
 
-    async def request(self, message: wire.ClientMessage) -> wire.ServerMessage:
+    async def request(
+        self,
+        message: wire.ClientMessage,
+        timeout: float | None = None,  # noqa: ASYNC109 - cheaper than asyncio.timeout, see Channel
+    ) -> wire.ServerMessage:
         """Sends any request that has one answer, and returns that answer.
 
-        Raises ServerError for an error. Has no deadline of its own.
+        Raises ServerError for an error, TimeoutError when `timeout` seconds pass without one.
         """
         async with self._pool.lease() as lease:
             lease.channel.send(message)
-            reply = await lease.channel.receive()
+            reply = await lease.channel.receive(timeout)
             lease.settled = True
         if reply.WhichOneof("msg") == "error":
             raise ServerError(reply.error.code, reply.error.message)
@@ -125,11 +129,7 @@ class Client:
     async def _ask(self, request: str, payload: Any, *, timed: bool = True) -> Any:
         """One request by name; returns the payload of its answer. None for a Pong."""
         message = wire.ClientMessage(**{request: payload})
-        if timed and self._timeout is not None:
-            async with asyncio.timeout(self._timeout):
-                reply = await self.request(message)
-        else:
-            reply = await self.request(message)
+        reply = await self.request(message, self._timeout if timed else None)
         return unwrap(request, reply)
 
     async def _feed(self, request: str, payload: Any) -> AsyncGenerator[Any, None]:
@@ -216,13 +216,23 @@ class Client:
             tool_choice=tool_choice,
             detach=detach,
         )
-        async with aclosing(self.request_stream(wire.ClientMessage(stream=request))) as replies:
-            async for reply in replies:
-                stream = unwrap("stream", reply)
-                # None is an event of a newer daemon, which has no name here.
-                if (name := stream.WhichOneof("event")) is not None:
-                    event: Event = getattr(stream, name)
+        async with self._pool.lease() as lease:
+            channel = lease.channel
+            channel.send(wire.ClientMessage(stream=request))
+            while True:
+                reply = channel.receive_nowait() or await channel.receive()
+                # Anything but a stream event reads here as one without a name.
+                name = (stream := reply.stream).WhichOneof("event")
+                if name is None:
+                    lease.settled = reply.WhichOneof("msg") == "error"
+                    unwrap("stream", reply)
+                    continue  # an event of a newer daemon
+                event: Event = getattr(stream, name)
+                if name == "end":
+                    lease.settled = True
                     yield event
+                    return
+                yield event
 
     async def reply_to_ask(self, agent: str, content: str, *, sender: str = "") -> None:
         """Answers the question the conversation's run is waiting on."""
@@ -245,7 +255,10 @@ class Client:
         return True
 
     async def compact(self, agent: str, *, sender: str = "") -> str:
-        """Folds the history into an archive and returns its summary. A model writes it: no deadline."""
+        """Folds the history into an archive and returns its summary. A model writes it.
+
+        That may take minutes: no deadline.
+        """
         request = wire.CompactMsg(agent=agent, sender=sender)
         reply: wire.CompactResponse = await self._ask("compact", request, timed=False)
         return reply.summary

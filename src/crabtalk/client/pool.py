@@ -5,8 +5,7 @@ request is what keeps `kill` and `ping` from waiting behind a stream.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 
 from crabtalk.protocol import PROTOCOL_VERSION, ConnectionClosedError, wire
 from crabtalk.transport import Endpoint
@@ -19,13 +18,25 @@ MAX_IDLE = 4
 
 
 class Lease:
-    """A connection in use. Unless it was `settled`, it is closed when the block ends."""
+    """A connection for one request, for the length of an `async with` block.
 
-    __slots__ = ("channel", "settled")
+    Unless the request was `settled` by then, leaving the block closes the connection.
+    """
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
+    __slots__ = ("_pool", "channel", "settled")
+
+    channel: Channel
+
+    def __init__(self, pool: "Pool") -> None:
+        self._pool = pool
         self.settled = False  # the answer was read to its end: the next one cannot be mistaken
+
+    async def __aenter__(self) -> "Lease":
+        self.channel = await self._pool.take()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pool.give_back(self.channel, reusable=self.settled)
 
 
 class Pool:
@@ -51,14 +62,8 @@ class Pool:
         self._open: set[Channel] = set()
         self._closed = False
 
-    @asynccontextmanager
-    async def lease(self) -> AsyncIterator[Lease]:
-        """A connection for one request. Left by an exception or early, the connection is closed."""
-        lease = Lease(await self._take())
-        try:
-            yield lease
-        finally:
-            self._give_back(lease)
+    def lease(self) -> Lease:
+        return Lease(self)
 
     async def warm(self) -> None:
         """Proves that the daemon is there by having one connection to it."""
@@ -72,7 +77,7 @@ class Pool:
         for channel in list(self._open):
             channel.close()
 
-    async def _take(self) -> Channel:
+    async def take(self) -> Channel:
         if self._closed:
             raise ConnectionClosedError("this client is closed")
         while self._idle:
@@ -84,9 +89,8 @@ class Pool:
         self._open.add(channel)
         return channel
 
-    def _give_back(self, lease: Lease) -> None:
-        channel = lease.channel
-        if lease.settled and channel.usable and not self._closed and len(self._idle) < MAX_IDLE:
+    def give_back(self, channel: Channel, *, reusable: bool) -> None:
+        if reusable and channel.usable and not self._closed and len(self._idle) < MAX_IDLE:
             self._idle.append(channel)
         else:
             self._drop(channel)

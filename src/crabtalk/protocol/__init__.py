@@ -25,9 +25,10 @@ from .frames import (
     FrameError,
     FrameTooLargeError,
     encode_frame,
+    encode_reply,
 )
 from .routes import ROUTES, Route, Shape
-from .server import Server
+from .server import Reply, Server
 
 # Raised when a client could not work with an older server in a way `features` cannot express.
 PROTOCOL_VERSION = 1
@@ -45,6 +46,7 @@ __all__ = [
     "GoneError",
     "InternalError",
     "NotFoundError",
+    "Reply",
     "RequestError",
     "Route",
     "Server",
@@ -54,6 +56,7 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "encode_frame",
+    "encode_reply",
     "error_message",
     "wire",
 ]

@@ -66,14 +66,14 @@ class UnavailableError(RequestError):
     code = 503
 
 
-def error_message(error: Exception) -> wire.ServerMessage:
+def error_message(error: Exception) -> wire.ErrorMsg:
     """The wire form of a failure.
 
     An exception nobody meant for the client is a fault of ours: the log gets all of it, the client
     its type only, because the text of a foreign exception may carry keys or paths.
     """
     if isinstance(error, RequestError):
-        return wire.ServerMessage(error=wire.ErrorMsg(code=error.code, message=str(error)))
+        return wire.ErrorMsg(code=error.code, message=str(error))
     log.error("unexpected failure while answering a request", exc_info=error)
     sentence = f"internal error ({type(error).__name__}); the daemon's log has the details"
-    return wire.ServerMessage(error=wire.ErrorMsg(code=InternalError.code, message=sentence))
+    return wire.ErrorMsg(code=InternalError.code, message=sentence)

@@ -4,8 +4,12 @@ Bytes in, payloads out, and back. No sockets here, and nothing about what a payl
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import cast
 
 from google.protobuf.message import Message
+
+from . import crabtalk_pb2 as wire
 
 HEADER_SIZE = 4
 MAX_FRAME = 16 * 1024 * 1024
@@ -35,6 +39,39 @@ def encode_frame(message: Message) -> bytes:
     if size > MAX_FRAME:
         raise FrameTooLargeError(size)
     return size.to_bytes(HEADER_SIZE, "big") + payload
+
+
+def encode_reply(field: str, payload: Message | bytes) -> bytes:
+    """The frame for a ServerMessage that has `payload` in `field`, without building one.
+
+    In protobuf an embedded message is its tag, its length and its own bytes, so the envelope can
+    be written around them. Raises FrameTooLargeError when no frame can hold it.
+    """
+    body = payload if type(payload) is bytes else cast("Message", payload).SerializeToString()
+    return _head(field, len(body)) + body
+
+
+@lru_cache(maxsize=4096)
+def _head(field: str, size: int) -> bytes:
+    """Everything before a body: the frame's length, the field's tag, the body's length.
+
+    Cached because small events repeat the same few sizes.
+    """
+    number = wire.ServerMessage.DESCRIPTOR.fields_by_name[field].number
+    envelope = varint(number << 3 | 2) + varint(size)  # 2: length and bytes follow
+    if len(envelope) + size > MAX_FRAME:
+        raise FrameTooLargeError(len(envelope) + size)
+    return (len(envelope) + size).to_bytes(HEADER_SIZE, "big") + envelope
+
+
+def varint(number: int) -> bytes:
+    """Seven bits a byte, lowest first, the eighth set on all but the last."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
 
 
 class FrameDecoder:

@@ -6,11 +6,14 @@ what they offer, and answer 501 to the rest.
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from . import crabtalk_pb2 as wire
 from .errors import BadRequestError, GoneError, UnsupportedError, error_message
 from .routes import ROUTES, Shape
+
+# A field of ServerMessage and what it holds: a message, or bytes for an extension.
+Reply = tuple[str, Any]
 
 
 class Server:
@@ -29,6 +32,16 @@ class Server:
         Never raises: a failure is yielded as an ErrorMsg, and nothing follows it. Closing the
         generator, or cancelling the task that waits on it, closes the stream behind it.
         """
+        async with aclosing(self.answer(message)) as replies:
+            async for field, payload in replies:
+                yield wire.ServerMessage(**{field: payload})
+
+    async def answer(self, message: wire.ClientMessage) -> AsyncGenerator[Reply, None]:
+        """Dispatch without the envelopes, for a transport that only wants their bytes.
+
+        Putting a payload into a ServerMessage copies it, which on a fast stream is the dearest
+        step of all; see `encode_reply`.
+        """
         name = message.WhichOneof("msg")
         try:
             if name is None:
@@ -36,17 +49,16 @@ class Server:
             route = ROUTES[name]
             method = getattr(self, name)
             request = getattr(message, name)
+            field = route.reply
             if route.shape is Shape.ONE:
-                reply = await method(request)
-                if reply is None:
-                    reply = wire.Pong()
-                yield wire.ServerMessage(**{route.reply: reply})
+                payload = await method(request)
+                yield field, wire.Pong() if payload is None else payload
             else:
-                async with aclosing(method(request)) as replies:
-                    async for reply in replies:
-                        yield wire.ServerMessage(**{route.reply: reply})
-        except Exception as error:
-            yield error_message(error)
+                async with aclosing(method(request)) as payloads:
+                    async for payload in payloads:
+                        yield field, payload
+        except Exception as error:  # whatever failed, the client is told
+            yield "error", error_message(error)
 
     # ── Greeting and the daemon itself ──────────────────────────────────────────────────────
 

@@ -21,12 +21,13 @@ from crabtalk.protocol import (
     ConnectionClosedError,
     FrameDecoder,
     FrameTooLargeError,
+    Reply,
     RequestError,
     Shape,
     TooLargeError,
     UnauthorizedError,
     UnavailableError,
-    encode_frame,
+    encode_reply,
     error_message,
     wire,
 )
@@ -186,70 +187,78 @@ class Connection(Link):
 
     def _next(self) -> None:
         if self._task is None and self._pending:
-            item = self._pending.popleft()
-            if not isinstance(item, RequestError):
-                self._pending_bytes -= len(item)
-            self._task = asyncio.get_running_loop().create_task(self._answer(item))
-            self._task.add_done_callback(self._answered)
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    async def _serve(self) -> None:
+        """Answers what is pending, one request after the other.
+
+        Ends when nothing is, or by the cancellation of a stream; then the rest gets a new task.
+        """
+        try:
+            while self._pending:
+                await self._answer(self._pending.popleft())
+                self._account()
+        except Exception:
+            log.exception("a connection failed")
+            self.abort()
+        finally:
+            self._task = None
+            self._next()
+            self._rest()
 
     async def _answer(self, item: bytes | bytearray | RequestError) -> None:
-        self._listener.requests += 1
         if isinstance(item, RequestError):
             self._refuse(item)
             return
+        self._pending_bytes -= len(item)
+        self._listener.requests += 1
         try:
             async with aclosing(self._replies(item)) as replies:
-                async for reply in replies:
+                write = self.write_now if self._shape is Shape.ONE else self.write
+                async for field, payload in replies:
                     if self._ended and self._shape is not Shape.ONE:
                         break
-                    if self._reply(reply):
+                    if write(encode_reply(field, payload)):
                         await self.breathe(self._listener.limits.stall_timeout)
+        except FrameTooLargeError as error:
+            sentence = f"the answer does not fit: {error}; ask for less of it at a time"
+            self._say(TooLargeError(sentence))
         except asyncio.CancelledError:
             if self._listener.draining and not self._ended:
-                self._reply(error_message(shutting_down()))
+                self._say(shutting_down())
             raise
         except ConnectionClosedError as error:
             log.info("%s: %s", self._door.name, error)
         finally:
             self._shape = Shape.ONE
-            if not self.lost:
-                self.flush()
+            self.flush()
 
-    def _replies(self, frame: bytes | bytearray) -> AsyncGenerator[wire.ServerMessage, None]:
+    def _replies(self, frame: bytes | bytearray) -> AsyncGenerator[Reply, None]:
         try:
             message = parse(frame)
         except DecodeError:
-            return only(error_message(BadRequestError("the frame is not a ClientMessage")))
+            return only(BadRequestError("the frame is not a ClientMessage"))
         if self._listener.draining:
-            return only(error_message(shutting_down()))
+            return only(shutting_down())
         if (name := message.WhichOneof("msg")) is not None:
             self._shape = ROUTES[name].shape
-        return self._listener.server.dispatch(message)
+        return self._listener.server.answer(message)
 
-    def _reply(self, reply: wire.ServerMessage) -> bool:
-        try:
-            frame = encode_frame(reply)
-        except FrameTooLargeError as error:
-            sentence = f"the answer does not fit: {error}; ask for less of it at a time"
-            frame = encode_frame(error_message(TooLargeError(sentence)))
-        return self.write(frame)
+    def _say(self, error: RequestError) -> None:
+        self.write_now(encode_reply("error", error_message(error)))
 
-    def _answered(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a connection failed", exc_info=error)
-            self.transport.abort()
-        self._account()
-        if not self._reading and not self._pending:
-            self._read(True)
-        self._next()
-        if not self.busy and not self._deaf and (self._ended or self._listener.draining):
+    def _rest(self) -> None:
+        """Nothing is in flight: read on, or close when there is nobody to read from."""
+        if self.busy:
+            return
+        self._read(True)
+        if not self._deaf and not self.lost and (self._ended or self._listener.draining):
             self.transport.close()
         self._forget_if_done()
 
     def _refuse(self, error: RequestError) -> None:
         self._listener.refused += 1
-        self._reply(error_message(error))
+        self._say(error)
         self._pending.clear()
         if self.lost:
             return
@@ -301,6 +310,8 @@ class Connection(Link):
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=1)
+            # Cancelled before its first step, it had no chance to say so itself.
+            self._task = None
         if not self.lost:
             self.transport.close()
 
@@ -314,8 +325,8 @@ def parse(frame: bytes | bytearray) -> wire.ClientMessage:
     return wire.ClientMessage.FromString(cast("bytes", frame))
 
 
-async def only(reply: wire.ServerMessage) -> AsyncGenerator[wire.ServerMessage, None]:
-    yield reply
+async def only(error: RequestError) -> AsyncGenerator[Reply, None]:
+    yield "error", error_message(error)
 
 
 def no_hello() -> UnauthorizedError:

@@ -58,10 +58,19 @@ class Link(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self.flush)
         return self._unsent_size >= BATCH or self._resumed is not None
 
+    def write_now(self, frame: bytes) -> bool:
+        """Writes a frame that has no neighbours to wait for. True as for `write`."""
+        if self._unsent:
+            self.write(frame)
+            self.flush()
+        elif not self.lost:
+            self.transport.write(frame)
+        return self._resumed is not None
+
     def flush(self) -> None:
         """Hands what was written to the transport now."""
         self._flushing = False
-        if self._unsent:
+        if self._unsent and not self.lost:
             unsent, self._unsent = self._unsent, []
             self._unsent_size = 0
             self.transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))

@@ -1,0 +1,1 @@
+"""Measurements. `make bench` runs them all and rewrites the tables in bench/README.md."""

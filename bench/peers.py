@@ -1,0 +1,157 @@
+"""The processes a measurement talks to: the real daemon, our transport, and a bare loop.
+
+Run as `python -m bench.peers bare|ours SOCKET [TCP-PORT-FILE]`. The bare peer is the least a
+Python program can do on the same event loop: it echoes pings byte for byte, and answers anything
+else with the same frames our peer streams, encoded beforehand.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import uvloop
+
+from crabtalk.protocol import Server, encode_frame, wire
+from crabtalk.transport import Door, Listener, listen_unix
+
+CHUNK = "hello "
+PING = encode_frame(wire.ClientMessage(ping=wire.Ping()))
+
+
+def chunk_frame() -> bytes:
+    event = wire.StreamEvent(chunk=wire.StreamChunk(content=CHUNK))
+    return encode_frame(wire.ServerMessage(stream=event))
+
+
+# ── The bare peer ──────────────────────────────────────────────────────────────────────────────
+
+
+class Bare(asyncio.Protocol):
+    """Echo for pings; for `b"N"` the chunk frame N times, each written as it is made."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.resumed: asyncio.Future[None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if data.isdigit():
+            self.task = asyncio.ensure_future(self.stream(int(data)))
+        else:
+            self.transport.write(data)
+
+    async def stream(self, count: int) -> None:
+        frame = chunk_frame()
+        for _ in range(count):
+            self.transport.write(frame)
+            if self.resumed is not None:
+                await self.resumed
+
+    def pause_writing(self) -> None:
+        self.resumed = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self.resumed is not None:
+            self.resumed.set_result(None)
+            self.resumed = None
+
+
+# ── Ours ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Chatty(Server):
+    """Streams as many chunks as the content says."""
+
+    async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        for _ in range(int(request.content)):
+            event = wire.StreamEvent()
+            event.chunk.content = CHUNK
+            yield event
+        yield wire.StreamEvent(end=wire.StreamEnd(agent=request.agent))
+
+
+# ── Processes ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def serve(kind: str, path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    if kind == "bare":
+        await loop.create_unix_server(Bare, path)
+        server = await loop.create_server(Bare, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        path.with_suffix(".port").write_text(str(port))
+    else:
+        listener = Listener(Chatty())
+        listener.open(listen_unix(path), Door("unix", uid=os.geteuid()))
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+
+@contextmanager
+def peer(kind: str) -> Iterator[Path]:
+    """A process of the given kind; yields its socket."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / f"{kind}.sock"
+        command = [sys.executable, "-m", "bench.peers", kind, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+                yield path
+            finally:
+                process.terminate()
+
+
+@contextmanager
+def pair() -> Iterator[tuple[Path, Path]]:
+    """Both peers on one core, and this process on the other: the same start for both."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[0]})
+    try:
+        with peer("bare") as bare, peer("ours") as ours:
+            os.sched_setaffinity(0, {cores[-1]})
+            yield bare, ours
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@contextmanager
+def daemon() -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """A real `crabtalkd run` in a home of its own, ready."""
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Path(scratch) / "home"
+        command = [str(Path(sys.executable).with_name("crabtalkd")), "run", "--home", str(home)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                line = process.stderr.readline()
+                assert "ready" in line, line
+                yield home, process
+            finally:
+                process.terminate()
+
+
+def rss(pid: int) -> float:
+    """Resident memory of a process in MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"process {pid} has no VmRSS")
+
+
+def percentile(samples: list[float], share: float) -> float:
+    return sorted(samples)[int(len(samples) * share)]
+
+
+def now() -> float:
+    return time.perf_counter()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,79 @@
+"""Ping: one round trip at a time, ours and the bare echo's in turn on the same machine."""
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import uvloop
+
+from crabtalk.client import Client, connect
+
+from .peers import PING, daemon, now, peer, percentile
+from .report import Table
+
+ROUNDS = 60
+PINGS = 200
+
+
+class BareClient(asyncio.Protocol):
+    """Writes, waits for one read, resolves a future."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.answer: asyncio.Future[None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self.answer is not None:
+            self.answer.set_result(None)
+
+    async def ping(self) -> None:
+        self.answer = asyncio.get_running_loop().create_future()
+        self.transport.write(PING)
+        await self.answer
+
+
+async def rounds(bare: BareClient, ours: Client) -> tuple[list[float], list[float]]:
+    taken: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS):
+        for ping, samples in ((bare.ping, taken[0]), (ours.ping, taken[1])):
+            for _ in range(PINGS):
+                start = now()
+                await ping()
+                samples.append((now() - start) * 1e6)
+    return taken
+
+
+async def measure(bare_socket: Path, home: Path) -> Table:
+    table = Table(
+        "Ping round trip, µs",
+        ["transport", "bare p50", "ours p50", "ratio", "bare p99", "ours p99"],
+    )
+    loop = asyncio.get_running_loop()
+    port = int(bare_socket.with_suffix(".port").read_text())
+    token = (home / "run" / "token").read_text()
+    daemon_port = (home / "run" / "crabtalk.port").read_text()
+    for name in ("unix", "tcp"):
+        if name == "unix":
+            _, bare = await loop.create_unix_connection(BareClient, bare_socket)
+            address = f"unix:{home}/run/crabtalk.sock"
+        else:
+            _, bare = await loop.create_connection(BareClient, "127.0.0.1", port)
+            address = f"tcp:127.0.0.1:{daemon_port}"
+        async with connect(address, token=token) as ours:
+            theirs, mine = await rounds(bare, ours)
+        middle = (percentile(theirs, 0.5), percentile(mine, 0.5))
+        table.row(
+            name,
+            f"{middle[0]:.0f}",
+            f"{middle[1]:.0f}",
+            f"{middle[1] / middle[0]:.2f}",
+            f"{percentile(theirs, 0.99):.0f}",
+            f"{percentile(mine, 0.99):.0f}",
+        )
+        bare.transport.close()
+    return table
+
+
+def run() -> list[Table]:
+    with peer("bare") as bare, daemon() as (home, _):
+        return [uvloop.run(measure(bare, home))]
