@@ -3,7 +3,6 @@
 import fcntl
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -44,11 +43,6 @@ class Home:
             os.close(self._lock)
             self._lock = None
 
-    def clean_up(self) -> None:
-        """Removes what tells clients that a daemon is here. Only the holder of the lock may."""
-        self.run.socket.unlink(missing_ok=True)
-        self.run.port.unlink(missing_ok=True)
-
     def _acquire(self) -> int:
         path = self.run.lock
         try:
@@ -87,10 +81,3 @@ def make_private(path: Path, *, parents: bool = False) -> None:
         raise HomeError(
             f"cannot use {path}: {error.strerror}; choose another home with --home"
         ) from None
-
-
-def holder_of(home: Path) -> int | None:
-    """The pid of the daemon that holds this home, if one does."""
-    with suppress(OSError, ValueError):
-        return int(RunFiles.of(home).lock.read_text())
-    return None

@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 from crabtalk.protocol import Server
@@ -40,12 +41,12 @@ async def serve(home: Home, config: Config, server: Server, ready: Callable[[str
         loop.add_signal_handler(number, signals.put_nowait, None)
     listener = Listener(server, within_descriptors(config.limits))
     try:
-        where = open_doors(listener, home, config)
-        ready(f"crabtalkd is ready: {', '.join(where)}")
-        await signals.get()
+        # Left before the draining: a client that comes then must find no daemon, not a dying one.
+        with ExitStack() as published:
+            where = open_doors(listener, home, config, published)
+            ready(f"crabtalkd is ready: {', '.join(where)}")
+            await signals.get()
     finally:
-        # Before draining: a client that comes now must find no daemon rather than a dying one.
-        home.clean_up()
         await close(listener, signals)
 
 
@@ -59,10 +60,11 @@ async def close(listener: Listener, signals: asyncio.Queue[None]) -> None:
     await asyncio.wait([closing, impatient])
 
 
-def open_doors(listener: Listener, home: Home, config: Config) -> list[str]:
-    """Listens on the Unix socket and on TCP; says where."""
+def open_doors(listener: Listener, home: Home, config: Config, published: ExitStack) -> list[str]:
+    """Listens on the Unix socket and on TCP; says where. `published` removes what tells clients."""
     home.run.port.unlink(missing_ok=True)  # of a daemon that died: we hold the lock
     listener.open(listen_unix(home.run.socket), Door("unix", uid=os.geteuid()))
+    published.callback(home.run.socket.unlink, missing_ok=True)
     where = [str(home.run.socket)]
     if config.tcp is not None:
         sock = listen_tcp(config.tcp)
@@ -72,6 +74,7 @@ def open_doors(listener: Listener, home: Home, config: Config) -> list[str]:
         if tls is None and bound.host == TcpAddress().host:
             # Clients that read this file come to 127.0.0.1 and speak without TLS.
             home.run.publish_port(bound.port)
+            published.callback(home.run.port.unlink, missing_ok=True)
         where.append(f"{bound} with TLS" if tls else str(bound))
     return where
 

@@ -1,7 +1,6 @@
 """Listener: accepts on any number of sockets for one Server, and closes in good order."""
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
@@ -18,6 +17,7 @@ log = logging.getLogger(__name__)
 
 # Accepting failed, most likely for want of file descriptors: others must close first.
 ACCEPT_PAUSE = 0.1
+ACCEPT_AT_ONCE = 64
 # Refused peers are kept a moment to read why. Past this many at once they are cut off instead.
 MAX_LINGERING = 64
 # How long closing waits for answers already given to be read.
@@ -61,14 +61,14 @@ class Listener:
         self._connections: set[Connection] = set()
         self._lingering: set[Connection] = set()  # refused at the door, reading why
         self._empty = asyncio.Event()
-        self._doors: list[tuple[socket.socket, asyncio.Task[None]]] = []
+        self._doors: list[socket.socket] = []
         self._arrivals: set[asyncio.Task[None]] = set()
 
     def open(self, sock: socket.socket, door: Door) -> None:
         """Starts accepting on a socket that is bound and listening. Owns it from here on."""
         sock.setblocking(False)
-        task = asyncio.get_running_loop().create_task(self._accept(sock, door))
-        self._doors.append((sock, task))
+        self._doors.append(sock)
+        self._watch(sock, door)
 
     def statistics(self) -> Statistics:
         return Statistics(
@@ -86,8 +86,9 @@ class Listener:
         request runs. Cancelled, it skips the waiting but not the closing.
         """
         self.draining = True
-        for sock, task in self._doors:
-            task.cancel()
+        while self._doors:
+            sock = self._doors.pop()
+            asyncio.get_running_loop().remove_reader(sock)
             sock.close()
         if self._arrivals:
             for task in self._arrivals:
@@ -126,17 +127,24 @@ class Listener:
 
     # ── Accepting ───────────────────────────────────────────────────────────────────────────
 
-    async def _accept(self, listening: socket.socket, door: Door) -> None:
+    def _watch(self, listening: socket.socket, door: Door) -> None:
+        if not self.draining:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening, door)
+
+    def _accept(self, listening: socket.socket, door: Door) -> None:
+        """Somebody waits at the door. Takes in a few, so that a crowd does not hold the loop."""
         loop = asyncio.get_running_loop()
-        while True:
+        for _ in range(ACCEPT_AT_ONCE):
             try:
-                sock, _ = await loop.sock_accept(listening)
+                sock, _ = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
             except OSError as error:
-                if error.errno == errno.ECONNABORTED:
-                    continue
                 log.warning("%s cannot accept: %s", door.name, error)
-                await asyncio.sleep(ACCEPT_PAUSE)
-                continue
+                loop.remove_reader(listening)
+                loop.call_later(ACCEPT_PAUSE, self._watch, listening, door)
+                return
+            sock.setblocking(False)
             self._accepted += 1
             # A task of its own, because a TLS handshake may take as long as its deadline.
             task = loop.create_task(self._arrive(sock, door))

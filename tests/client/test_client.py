@@ -1,0 +1,581 @@
+"""Client: finding the daemon, typed calls, streams, and what holds when something breaks."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import crabtalk
+from crabtalk.client import (
+    Client,
+    ConnectionClosedError,
+    DaemonNotRunningError,
+    Event,
+    ServerError,
+    UnexpectedReplyError,
+    connect,
+)
+from crabtalk.protocol import ROUTES, FrameTooLargeError, NotFoundError, Server, wire
+from crabtalk.transport import Door, Limits, Listener, RunFiles, TcpAddress, listen_tcp
+from tests.scripted import ScriptedServer, listening
+
+
+@pytest.fixture
+def run(home: Path) -> RunFiles:
+    (home / "run").mkdir(parents=True)
+    return RunFiles.of(home)
+
+
+# ── Finding the daemon ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_daemon_of_a_home_is_found_by_its_socket(home: Path, run: RunFiles) -> None:
+    async with listening(ScriptedServer(), run.socket), connect(home=home) as client:
+        await client.ping()
+
+
+async def test_the_daemon_is_found_through_the_environment(
+    home: Path, run: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRABTALK_HOME", str(home))
+    async with listening(ScriptedServer(), run.socket), crabtalk.connect() as client:
+        await client.ping()
+
+
+async def test_without_a_socket_port_file_and_token_lead_to_it(home: Path, run: RunFiles) -> None:
+    listener = Listener(ScriptedServer())
+    sock = listen_tcp(TcpAddress(port=0))
+    listener.open(sock, Door("tcp", token=run.make_token()))
+    run.publish_port(sock.getsockname()[1])
+    async with connect(home=home) as client:
+        await client.ping()
+    run.socket.touch()  # a stale one is no obstacle
+    async with connect(home=home) as client:
+        await client.ping()
+    await listener.close()
+
+
+async def test_no_daemon_is_said_with_the_next_step(home: Path) -> None:
+    with pytest.raises(DaemonNotRunningError, match=r"no daemon answers in .*crabtalkd run"):
+        async with connect(home=home):
+            pass
+
+
+async def test_a_daemon_that_does_not_answer_is_told_from_one_that_is_not_there(
+    home: Path, run: RunFiles
+) -> None:
+    """Something listens on the port and says nothing."""
+    with listen_tcp(TcpAddress(port=0)) as sock:
+        run.make_token()
+        run.publish_port(sock.getsockname()[1])
+        with pytest.raises(DaemonNotRunningError, match=r"did not answer within 0\.05 s"):
+            async with connect(home=home, connect_timeout=0.05):
+                pass
+
+
+async def test_a_wrong_token_is_the_servers_to_refuse(run: RunFiles) -> None:
+    listener = Listener(ScriptedServer())
+    sock = listen_tcp(TcpAddress(port=0))
+    listener.open(sock, Door("tcp", token="right"))
+    address = f"tcp:127.0.0.1:{sock.getsockname()[1]}"
+    with pytest.raises(ServerError) as caught:
+        async with connect(address, token="wrong"):
+            pass
+    assert caught.value.code == 401
+    async with connect(address, token="right") as client:
+        await client.ping()
+    await listener.close()
+
+
+async def test_a_restarted_daemon_is_found_again(home: Path, run: RunFiles) -> None:
+    async with listening(ScriptedServer(), run.socket):
+        client = connect(home=home)
+        await client.__aenter__()
+        await client.ping()
+    with pytest.raises((DaemonNotRunningError, ConnectionClosedError)):
+        await client.ping()
+    async with listening(ScriptedServer(), run.socket):
+        await client.ping()
+        await client.__aexit__(None, None, None)
+
+
+# ── Requests ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Echo(Server):
+    """Remembers the last request, and answers every request with an empty reply of its kind."""
+
+    def __init__(self) -> None:
+        self.last: tuple[str, object] = ("", None)
+
+    async def answer(self, message: wire.ClientMessage) -> AsyncGenerator[tuple[str, object], None]:
+        name = message.WhichOneof("msg")
+        assert name is not None
+        self.last = (name, getattr(message, name))
+        reply = ROUTES[name].reply
+        field = wire.ServerMessage.DESCRIPTOR.fields_by_name[reply]
+        yield reply, getattr(wire, field.message_type.name)() if field.message_type else b"out"
+
+
+CALLS: dict[str, tuple[dict[str, object], object]] = {
+    "send": (
+        dict(agent="a", content="c", sender="s", cwd="/w", guest="g", tool_choice="none"),
+        wire.SendMsg(agent="a", content="c", sender="s", cwd="/w", guest="g", tool_choice="none"),
+    ),
+    "reply_to_ask": (
+        dict(agent="a", content="c", sender="s"),
+        wire.ReplyToAsk(agent="a", sender="s", content="c"),
+    ),
+    "steer_session": (
+        dict(agent="a", content="c", sender="s"),
+        wire.SteerSessionMsg(agent="a", sender="s", content="c"),
+    ),
+    "kill": (dict(agent="a", sender="s"), wire.KillMsg(agent="a", sender="s")),
+    "compact": (dict(agent="a", sender="s"), wire.CompactMsg(agent="a", sender="s")),
+    "list_active_conversations": (
+        dict(agent="a", sender="s"),
+        wire.ListActiveConversationsMsg(agent="a", sender="s"),
+    ),
+    "list_conversations": (
+        dict(agent="a", sender="s"),
+        wire.ListConversationsMsg(agent="a", sender="s"),
+    ),
+    "get_conversation_history": (
+        dict(handle="h"),
+        wire.GetConversationHistoryMsg(file_path="h"),
+    ),
+    "delete_conversation": (dict(handle="h"), wire.DeleteConversationMsg(file_path="h")),
+    "list_messages": (
+        dict(agent="a", sender="s", offset=0, limit=5),
+        wire.ListMessagesMsg(agent="a", sender="s", offset=0, limit=5),
+    ),
+    "list_archives": (
+        dict(agent="a", sender="s"),
+        wire.ListArchivesMsg(agent="a", sender="s"),
+    ),
+    "search_sessions": (
+        dict(query="q", agent="a", sender="s", limit=1, context_before=2, context_after=3),
+        wire.SearchSessionsMsg(
+            query="q", agent="a", sender="s", limit=1, context_before=2, context_after=3
+        ),
+    ),
+    "search_memory": (
+        dict(agent="a", query="q", limit=1),
+        wire.SearchMemoryMsg(agent="a", query="q", limit=1),
+    ),
+    "list_agents": ({}, wire.ListAgentsMsg()),
+    "get_agent": (dict(name="a"), wire.GetAgentMsg(name="a")),
+    "create_agent": (
+        dict(name="a", prompt="p", config={"model": "m"}),
+        wire.CreateAgentMsg(name="a", prompt="p", config='{"model": "m"}'),
+    ),
+    "update_agent": (
+        dict(name="a", config="{}", prompt="p"),
+        wire.UpdateAgentMsg(name="a", prompt="p", config="{}"),
+    ),
+    "delete_agent": (dict(name="a"), wire.DeleteAgentMsg(name="a")),
+    "rename_agent": (
+        dict(old_name="a", new_name="b"),
+        wire.RenameAgentMsg(old_name="a", new_name="b"),
+    ),
+    "list_skills": ({}, wire.ListSkillsMsg()),
+    "list_models": ({}, wire.ListModelsMsg()),
+    "set_active_model": (dict(model="m"), wire.SetActiveModelMsg(model="m")),
+    "list_mcps": (dict(agent="a"), wire.ListMcpsMsg(agent="a")),
+    "upsert_mcp": (
+        dict(agent="a", config={"name": "n"}),
+        wire.UpsertMcpMsg(agent="a", config='{"name": "n"}'),
+    ),
+    "delete_mcp": (dict(agent="a", name="n"), wire.DeleteMcpMsg(agent="a", name="n")),
+    "subscribe_event": (
+        dict(source="s", target_agent="a", once=True),
+        wire.SubscribeEventMsg(source="s", target_agent="a", once=True),
+    ),
+    "unsubscribe_event": (dict(subscription=7), wire.UnsubscribeEventMsg(id=7)),
+    "list_subscriptions": ({}, wire.ListSubscriptionsMsg()),
+    "publish_event": (
+        dict(source="s", payload="p"),
+        wire.PublishEventMsg(source="s", payload="p"),
+    ),
+    "hello": ({}, wire.HelloMsg(protocol_version=1, client="python")),
+    "ping": ({}, wire.Ping()),
+    "get_config": ({}, wire.GetConfig()),
+    "reload": ({}, wire.ReloadMsg()),
+    "get_stats": ({}, wire.GetStats()),
+    "extension": (dict(payload=b"in"), b"in"),
+}
+
+
+@pytest.mark.req("client.typed_methods")
+@pytest.mark.parametrize("name", CALLS)
+async def test_each_method_sends_its_request_and_returns_its_answer(
+    name: str, run: RunFiles
+) -> None:
+    arguments, request = CALLS[name]
+    server = Echo()
+    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+        result = await getattr(client, name)(**arguments)
+    assert server.last == (name, request)
+    route = ROUTES[name]
+    field = wire.ServerMessage.DESCRIPTOR.fields_by_name[route.reply]
+    expected: object = {
+        "pong": None,
+        "extension": b"out",
+    }.get(route.reply) or (field.message_type and getattr(wire, field.message_type.name)())
+    if name == "kill":
+        expected = True
+    elif name == "compact":
+        expected = ""
+    elif route.reply == "pong":
+        expected = None
+    elif route.reply == "extension":
+        expected = b"out"
+    assert result == expected
+
+
+@pytest.mark.req("client.typed_methods")
+def test_every_request_has_a_method_of_its_name() -> None:
+    methods = {name for name, _ in inspect.getmembers(Client, inspect.isfunction)}
+    assert set(ROUTES) <= methods
+    assert set(CALLS) | {"stream", "subscribe_events", "subscribe_mcp_events"} == set(ROUTES)
+
+
+@pytest.mark.req("wire.errors.http_codes")
+async def test_a_server_error_is_raised_with_code_and_message(run: RunFiles) -> None:
+    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+        with pytest.raises(ServerError, match=r"server error \(501\)") as caught:
+            await client.list_agents()
+        assert (caught.value.code, caught.value.message) == (
+            501,
+            "this server does not offer list_agents",
+        )
+        await client.ping()
+
+
+async def test_kill_says_whether_there_was_anything(run: RunFiles) -> None:
+    class Killer(Server):
+        async def kill(self, request: wire.KillMsg) -> None:
+            if request.agent != "crab":
+                raise NotFoundError("no such conversation")
+
+    async with listening(Killer(), run.socket), connect(f"unix:{run.socket}") as client:
+        assert await client.kill("crab") is True
+        assert await client.kill("nobody") is False
+
+
+async def test_requests_do_not_wait_for_each_other(run: RunFiles) -> None:
+    server = ScriptedServer()
+    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+        slow = asyncio.create_task(client.send("crab", "slow"))
+        await server.until_started("send slow")
+        await asyncio.gather(*(client.ping() for _ in range(20)))
+        assert not slow.done()
+        server.release.set()
+        assert (await slow).content == "slow"
+
+
+async def test_connections_are_used_again(run: RunFiles) -> None:
+    async with (
+        listening(ScriptedServer(), run.socket) as listener,
+        connect(f"unix:{run.socket}") as client,
+    ):
+        for _ in range(50):
+            await client.ping()
+            async for _ in client.stream("crab", "count 1"):
+                pass
+        assert listener.statistics().accepted == 1
+
+
+async def test_few_connections_are_kept_when_many_were_needed(run: RunFiles) -> None:
+    async with (
+        listening(ScriptedServer(), run.socket) as listener,
+        connect(f"unix:{run.socket}") as client,
+    ):
+        await asyncio.gather(*(client.ping() for _ in range(100)))
+        while listener.statistics().connections > 4:
+            await asyncio.sleep(0)
+
+
+async def test_an_answer_that_does_not_come_in_time_is_a_timeout(run: RunFiles) -> None:
+    class Deaf(Server):
+        async def ping(self, request: wire.Ping) -> None:
+            await asyncio.Event().wait()
+
+    limits = Limits(drain_timeout=0.01)
+    async with (
+        listening(Deaf(), run.socket, limits=limits),
+        connect(f"unix:{run.socket}", timeout=0.05) as client,
+    ):
+        with pytest.raises(TimeoutError):
+            await client.ping()
+        with pytest.raises(ServerError):
+            await client.list_agents()
+
+
+async def test_a_turn_outlives_the_timeout_of_earlier_requests(run: RunFiles) -> None:
+    """The connection of a timed request is used again for one that has no deadline."""
+    server = ScriptedServer()
+    async with (
+        listening(server, run.socket),
+        connect(f"unix:{run.socket}", timeout=0.05) as client,
+    ):
+        await client.ping()
+        slow = asyncio.create_task(client.send("crab", "slow"))
+        await asyncio.sleep(0.15)
+        server.release.set()
+        assert (await slow).content == "slow"
+
+
+async def test_a_late_answer_is_never_taken_for_the_next_ones(run: RunFiles) -> None:
+    server = ScriptedServer()
+    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+        given_up = asyncio.create_task(client.send("crab", "given up"))
+        await server.until_started("send given up")
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        server.release.set()
+        assert (await client.send("crab", "next")).content == "next"
+
+
+async def test_a_request_too_large_for_a_frame_is_refused_before_it_is_sent(run: RunFiles) -> None:
+    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+        with pytest.raises(FrameTooLargeError):
+            await client.send("crab", "x" * (16 << 20))
+        await client.ping()
+
+
+async def test_an_answer_of_the_wrong_kind_is_said_to_be_one(run: RunFiles) -> None:
+    class Confused(Server):
+        async def answer(
+            self, message: wire.ClientMessage
+        ) -> AsyncGenerator[tuple[str, object], None]:
+            yield "stats", wire.DaemonStats()
+
+    async with listening(Confused(), run.socket), connect(f"unix:{run.socket}") as client:
+        with pytest.raises(UnexpectedReplyError, match="ping was answered with stats, not pong"):
+            await client.ping()
+        with pytest.raises(UnexpectedReplyError, match="stream was answered with stats"):
+            async for _ in client.stream("crab", "hi"):
+                pass
+
+
+async def test_a_closed_client_says_so(run: RunFiles) -> None:
+    async with listening(ScriptedServer(), run.socket):
+        async with connect(f"unix:{run.socket}") as client:
+            pass
+        with pytest.raises(ConnectionClosedError, match="this client is closed"):
+            await client.ping()
+
+
+# ── Streams ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("client.stream.sentinel")
+async def test_a_stream_yields_typed_events_up_to_the_end(run: RunFiles) -> None:
+    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+        events = [event async for event in client.stream("crab", "count 2")]
+    assert events == [
+        wire.StreamStart(agent="crab"),
+        wire.StreamChunk(content="0"),
+        wire.StreamChunk(content="1"),
+        wire.StreamEnd(agent="crab"),
+    ]
+
+
+def test_every_event_of_the_wire_is_a_type_of_the_client() -> None:
+    fields = wire.StreamEvent.DESCRIPTOR.oneofs_by_name["event"].fields
+    assert {kind.__name__ for kind in get_args(Event)} == {f.message_type.name for f in fields}
+
+
+async def test_a_stream_carries_all_its_fields(run: RunFiles) -> None:
+    seen: list[wire.StreamMsg] = []
+
+    class Recorder(Server):
+        async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+            seen.append(request)
+            yield wire.StreamEvent(end=wire.StreamEnd())
+
+    async with listening(Recorder(), run.socket), connect(f"unix:{run.socket}") as client:
+        async for _ in client.stream(
+            "a", "c", sender="s", cwd="/w", guest="g", tool_choice="auto", detach=True
+        ):
+            pass
+        async for _ in client.stream("a", "c"):
+            pass
+    assert seen == [
+        wire.StreamMsg(
+            agent="a",
+            content="c",
+            sender="s",
+            cwd="/w",
+            guest="g",
+            tool_choice="auto",
+            detach=True,
+        ),
+        wire.StreamMsg(agent="a", content="c"),
+    ]
+    assert not seen[1].HasField("sender")
+
+
+async def test_an_event_of_a_newer_daemon_is_passed_over(run: RunFiles) -> None:
+    class Newer(Server):
+        async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+            yield wire.StreamEvent.FromString(bytes.fromhex("9a0600"))  # field 99, unknown here
+            yield wire.StreamEvent(end=wire.StreamEnd(agent="crab"))
+
+    async with listening(Newer(), run.socket), connect(f"unix:{run.socket}") as client:
+        events = [event async for event in client.stream("crab", "hi")]
+        assert events == [wire.StreamEnd(agent="crab")]
+
+
+async def test_an_error_in_a_stream_is_raised_after_the_events_before_it(run: RunFiles) -> None:
+    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+        seen: list[Event] = []
+        with pytest.raises(ServerError, match="no such thing as 404") as caught:
+            async for event in client.stream("crab", "fail 404"):
+                seen.append(event)  # noqa: PERF401 - what was seen before the error counts
+        assert caught.value.code == 404
+        assert seen == [wire.StreamStart(agent="crab"), wire.StreamChunk(content="so far")]
+        await client.ping()
+
+
+@pytest.mark.req("client.stream.close_cancels")
+async def test_closing_the_iterator_cancels_the_run(run: RunFiles) -> None:
+    server = ScriptedServer()
+    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+        async with aclosing(client.stream("crab", "forever")) as events:
+            await anext(events)
+        await server.until_ended("forever: cancelled")
+        await client.ping()
+
+
+@pytest.mark.req("client.stream.close_cancels")
+async def test_leaving_the_loop_early_cancels_the_run(run: RunFiles) -> None:
+    server = ScriptedServer()
+    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+        async for _ in client.stream("crab", "forever"):
+            break
+        await server.until_ended("forever: cancelled")
+
+
+async def test_leaving_the_loop_at_the_end_event_keeps_the_connection(run: RunFiles) -> None:
+    async with (
+        listening(ScriptedServer(), run.socket) as listener,
+        connect(f"unix:{run.socket}") as client,
+    ):
+        for _ in range(10):
+            async for event in client.stream("crab", "count 1"):
+                if isinstance(event, wire.StreamEnd):
+                    break
+            await asyncio.sleep(0)
+        assert listener.statistics().accepted <= 2
+
+
+async def test_cancelling_the_reader_cancels_the_run(run: RunFiles) -> None:
+    server = ScriptedServer()
+
+    async def read(client: Client) -> None:
+        async for _ in client.stream("crab", "forever"):
+            pass
+
+    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+        reader = asyncio.create_task(read(client))
+        await server.until_started("forever")
+        reader.cancel()
+        await server.until_ended("forever: cancelled")
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+
+
+async def test_closing_the_client_cancels_its_runs(run: RunFiles) -> None:
+    server = ScriptedServer()
+    async with listening(server, run.socket):
+        async with connect(f"unix:{run.socket}") as client:
+            events = client.stream("crab", "forever")
+            await anext(events)
+        await server.until_ended("forever: cancelled")
+        with pytest.raises(ConnectionClosedError):
+            await anext(events)
+
+
+async def test_a_slow_reader_of_a_fast_stream_loses_nothing(run: RunFiles) -> None:
+    """More events than are read ahead: reading stops and goes on, in order."""
+    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+        expected = 0
+        async for event in client.stream("crab", "count 30000"):
+            if isinstance(event, wire.StreamChunk):
+                assert event.content == str(expected)
+                expected += 1
+                if expected % 1000 == 0:
+                    await asyncio.sleep(0.001)
+        assert expected == 30000
+
+
+async def test_a_feed_goes_on_until_it_is_closed(run: RunFiles) -> None:
+    server = ScriptedServer()
+    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+        async with aclosing(client.subscribe_events(agent="a", sender="s")) as feed:
+            assert await anext(feed) == wire.AgentEventMsg(agent="a", sender="s")
+        await server.until_ended("subscribe_events: cancelled")
+        with pytest.raises(ServerError, match="subscribe_mcp_events"):
+            await anext(client.subscribe_mcp_events())
+
+
+@asynccontextmanager
+async def serving(
+    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], path: Path
+) -> AsyncIterator[None]:
+    """A server of bytes, gone with all its connections at the end of the block."""
+    handlers: list[asyncio.Task[None]] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(reader, writer)
+        writer.close()
+        await writer.wait_closed()
+
+    def start(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.append(asyncio.ensure_future(handle(reader, writer)))
+
+    async with await asyncio.start_unix_server(start, path):
+        yield
+        await asyncio.gather(*handlers)
+
+
+async def test_a_daemon_that_dies_in_a_stream_is_an_error_not_an_end(run: RunFiles) -> None:
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(bytes.fromhex("0000000a2208 0a060a0463726162"))  # stream.start{crab}
+        writer.write(bytes.fromhex("000000ff00"))
+
+    async with serving(die, run.socket), connect(f"unix:{run.socket}") as client:
+        events = client.stream("crab", "hi")
+        assert await anext(events) == wire.StreamStart(agent="crab")
+        with pytest.raises(ConnectionClosedError, match="inside a frame: 1 of 255"):
+            await anext(events)
+
+
+async def test_a_server_that_sends_garbage_is_an_error(run: RunFiles) -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(bytes.fromhex("00000002ffff"))
+        await reader.read()
+
+    async with serving(babble, run.socket), connect(f"unix:{run.socket}") as client:
+        with pytest.raises(UnexpectedReplyError, match="not a ServerMessage"):
+            await client.ping()
+
+
+async def test_a_server_that_promises_too_much_is_an_error(run: RunFiles) -> None:
+    async def boast(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"\xff\xff\xff\xff")
+        await reader.read()
+
+    async with serving(boast, run.socket), connect(f"unix:{run.socket}") as client:
+        with pytest.raises(FrameTooLargeError):
+            await client.ping()

@@ -1,0 +1,45 @@
+"""What importing the client costs: protobuf and the standard library, nothing more."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIST = """
+import sys
+before = set(sys.modules)
+import {module}
+print("\\n".join(sorted(set(sys.modules) - before)))
+"""
+
+
+def loaded(module: str) -> set[str]:
+    """Top-level packages, and for ours the rooms, that importing `module` brings in."""
+    command = [sys.executable, "-c", LIST.format(module=module)]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    rooms = {".".join(name.split(".")[:2]) for name in names if name.startswith("crabtalk.")}
+    packages = {name.split(".")[0] for name in names} - {"crabtalk"}
+    return rooms | {p for p in packages if p not in sys.stdlib_module_names}
+
+
+@pytest.mark.req("client.import.light")
+def test_the_client_loads_protobuf_and_the_rooms_below_it() -> None:
+    assert loaded("crabtalk.client") == {
+        "crabtalk.client",
+        "crabtalk.transport",
+        "crabtalk.protocol",
+        "google",
+    }
+
+
+@pytest.mark.req("client.import.light")
+def test_the_package_itself_loads_nothing() -> None:
+    assert loaded("crabtalk") == set()
+
+
+def test_a_name_the_package_does_not_have_is_an_attribute_error() -> None:
+    import crabtalk
+
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = crabtalk.nonsense
+    assert crabtalk.connect is not None

@@ -1,0 +1,26 @@
+"""What every test shares: both event loops, and a home directory of its own."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Every async test runs on the standard loop and on uvloop."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def _no_home_of_the_developer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that forgets to name a home must not find the developer's."""
+    monkeypatch.setenv("CRABTALK_HOME", str(tmp_path / "unnamed-home"))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"

@@ -1,0 +1,83 @@
+"""Config: an empty file works, a wrong one says what to write."""
+
+from pathlib import Path
+
+import pytest
+
+from crabtalk.daemon import Config, ConfigError, load_config
+from crabtalk.transport import Limits, TcpAddress
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+@pytest.mark.req("config.empty_works")
+@pytest.mark.parametrize("content", [None, "", "# nothing\n", "[daemon]\n[limits]\n"])
+def test_nothing_said_means_defaults(path: Path, content: str | None) -> None:
+    if content is not None:
+        path.write_text(content)
+    assert load_config(path) == Config()
+    assert Config().tcp == TcpAddress("127.0.0.1", 6688)
+
+
+def test_what_is_said_is_used(path: Path) -> None:
+    path.write_text(
+        '[daemon]\ntcp = "[::1]:7000"\ntls_cert = "c.pem"\ntls_key = "/k.pem"\n'
+        "[limits]\nconnections = 5\nstall_timeout = 1.5\n"
+    )
+    assert load_config(path) == Config(
+        tcp=TcpAddress("::1", 7000),
+        tls_cert=path.parent / "c.pem",
+        tls_key=Path("/k.pem"),
+        limits=Limits(connections=5, stall_timeout=1.5),
+    )
+
+
+def test_tcp_can_be_off_and_the_command_line_wins(path: Path) -> None:
+    path.write_text('[daemon]\ntcp = "off"\n')
+    assert load_config(path).tcp is None
+    assert load_config(path, tcp="127.0.0.1:1").tcp == TcpAddress("127.0.0.1", 1)
+    assert load_config(path, tcp="off").tcp is None
+
+
+def test_sections_and_limits_of_other_rooms_are_left_to_them(path: Path) -> None:
+    path.write_text('[llm]\nmodel = "m"\n[limits]\nruns = 3\nconnections = 7\n')
+    assert load_config(path) == Config(limits=Limits(connections=7))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("daemon = 1", r"daemon in .* must be a section: write \[daemon\]"),
+        ("[daemon", "is not valid TOML"),
+        ("[daemon]\ntcp = 6688", 'tcp: .*HOST:PORT.*or "off"'),
+        ('[daemon]\ntcp = "nowhere"', "HOST:PORT"),
+        ("[daemon]\ntls_cert = 1", "tls_cert in .* must be a path"),
+        ('[daemon]\ntls_cert = "c"', "both tls_cert and tls_key"),
+        ("[limits]\nconnections = 0", r"\[limits\] in .*connections must be a number above zero"),
+        ('[limits]\nconnections = "many"', "connections must be a number"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_what_to_write(
+    path: Path, content: str, sentence: str
+) -> None:
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(path)
+
+
+def test_a_file_that_is_no_text_is_named(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_config(path)
+
+
+@pytest.mark.req("trust.tcp.tls")
+@pytest.mark.parametrize("address", ["0.0.0.0:6688", "192.0.2.1:1", "[::]:6688", "host.example:1"])
+def test_an_address_others_can_reach_needs_tls(path: Path, address: str) -> None:
+    with pytest.raises(ConfigError, match="needs TLS"):
+        load_config(path, tcp=address)
+    path.write_text('[daemon]\ntls_cert = "c"\ntls_key = "k"\n')
+    assert str(load_config(path, tcp=address).tcp) == address

@@ -1,0 +1,106 @@
+"""Home: private, and one daemon's only."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crabtalk.daemon import Home, HomeError
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.req("home.private")
+def test_a_new_home_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with Home(tmp_path / "a" / "home") as home:
+            assert mode(home.path) == 0o700
+            assert mode(home.run.directory) == 0o700
+            assert mode(home.run.lock) == 0o600
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.req("home.private")
+def test_an_open_home_is_closed_to_others(home: Path) -> None:
+    (home / "run").mkdir(parents=True)
+    home.chmod(0o755)
+    (home / "run").chmod(0o777)
+    with Home(home):
+        assert mode(home) == 0o700
+        assert mode(home / "run") == 0o700
+
+
+@pytest.mark.req("home.one_daemon")
+def test_a_second_daemon_is_refused_and_told_by_whom(home: Path) -> None:
+    with (
+        Home(home),
+        pytest.raises(HomeError, match=rf"another daemon \(pid {os.getpid()}\) already runs"),
+        Home(home),
+    ):
+        pass
+
+
+@pytest.mark.req("home.one_daemon")
+def test_the_home_is_free_again_when_the_daemon_is_done(home: Path) -> None:
+    with Home(home):
+        pass
+    with Home(home):
+        pass
+
+
+def test_a_home_whose_daemon_was_killed_is_free(home: Path) -> None:
+    hold = f"""
+import os, signal
+from pathlib import Path
+from crabtalk.daemon import Home
+with Home(Path({str(home)!r})):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", hold], check=False).returncode == -9
+    with Home(home):
+        assert home.joinpath("run", "crabtalk.lock").read_text() == str(os.getpid())
+
+
+def test_children_of_the_daemon_do_not_keep_its_lock(home: Path) -> None:
+    with Home(home):
+        child = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        with Home(home):
+            pass
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HomeError, match="file is not a directory"), Home(tmp_path / "file"):
+        pass
+    with pytest.raises(HomeError, match="choose another home"), Home(tmp_path / "file" / "under"):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_somebody_elses_directory_is_not_taken_over(home: Path) -> None:
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    with pytest.raises(HomeError, match="belongs to user 65534"), Home(home):
+        pass
+    assert list(home.iterdir()) == []
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(home: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    (home / "run").mkdir(parents=True)
+    (home / "run" / "crabtalk.lock").symlink_to(precious)
+    with pytest.raises(HomeError, match="cannot open"), Home(home):
+        pass
+    assert precious.read_text() == "keep"

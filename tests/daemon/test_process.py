@@ -1,0 +1,305 @@
+"""crabtalkd as users run it: a real process, started, talked to, interrupted, killed."""
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+import crabtalk
+from crabtalk.client import DaemonNotRunningError, ServerError, connect
+from crabtalk.protocol import wire
+from crabtalk.transport import RunFiles
+from tests.scripted import RawPeer, ping
+
+CRABTALKD = Path(sys.executable).with_name("crabtalkd")
+
+
+class Daemon:
+    def __init__(self, process: asyncio.subprocess.Process, home: Path, ready: str) -> None:
+        self.process = process
+        self.run = RunFiles.of(home)
+        self.ready = ready
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        return await self.process.wait()
+
+    @property
+    def port(self) -> int:
+        return int(self.run.port.read_text())
+
+
+@asynccontextmanager
+async def daemon(home: Path, *options: str) -> AsyncIterator[Daemon]:
+    process = await asyncio.create_subprocess_exec(
+        CRABTALKD, "run", "--home", home, *options, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    try:
+        ready = (await process.stderr.readline()).decode()
+        assert ready.startswith("crabtalkd is ready"), (
+            ready + (await process.stderr.read()).decode()
+        )
+        yield Daemon(process, home, ready)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def refused(home: Path, *options: str) -> str:
+    """What a daemon says that does not start."""
+    process = await asyncio.create_subprocess_exec(
+        CRABTALKD, "run", "--home", home, *options, stderr=subprocess.PIPE
+    )
+    _, stderr = await process.communicate()
+    assert process.returncode == 1
+    return stderr.decode()
+
+
+ANY_PORT = ("--tcp", "127.0.0.1:0")
+
+
+@pytest.mark.req("daemon.start.binds")
+async def test_it_says_where_it_is_and_answers_there(home: Path) -> None:
+    async with daemon(home, *ANY_PORT) as running:
+        assert f"{running.run.socket}, 127.0.0.1:{running.port}\n" in running.ready
+        async with connect(home=home) as client:
+            await client.ping()
+            welcome = await client.hello()
+            assert welcome.protocol_version == 1
+            assert welcome.server_version == crabtalk.__version__
+            assert (await client.get_stats()).uptime_secs < 60
+        token = running.run.token.read_text()
+        async with connect(f"tcp:127.0.0.1:{running.port}", token=token) as client:
+            await client.ping()
+
+
+@pytest.mark.req("trust.uds.mode")
+async def test_what_it_publishes_is_private(home: Path) -> None:
+    async with daemon(home, *ANY_PORT) as running:
+        modes = {
+            path.name: stat.S_IMODE(path.stat().st_mode)
+            for path in [home, *running.run.directory.iterdir(), running.run.directory]
+        }
+    assert modes == {
+        "home": 0o700,
+        "run": 0o700,
+        "crabtalk.sock": 0o600,
+        "crabtalk.port": 0o600,
+        "crabtalk.lock": 0o600,
+        "token": 0o600,
+    }
+
+
+@pytest.mark.req("daemon.writes_inside_home")
+async def test_it_writes_nothing_outside_its_home(home: Path, tmp_path: Path) -> None:
+    async with daemon(home, *ANY_PORT) as running:
+        async with connect(home=home) as client:
+            await client.ping()
+        descriptors = Path(f"/proc/{running.process.pid}/fd")
+        opened = {os.readlink(fd) for fd in descriptors.iterdir() if int(fd.name) > 2}
+        files = {path for path in opened if path.startswith("/") and not path.startswith("/dev/")}
+        assert files == {str(running.run.lock)}
+    assert list(tmp_path.iterdir()) == [home]
+
+
+@pytest.mark.req("daemon.requests.unanswered")
+async def test_requests_of_parts_not_there_yet_answer_501(home: Path) -> None:
+    async with daemon(home, "--tcp", "off"), connect(home=home) as client:
+        for request in (
+            client.search_sessions("q"),
+            client.list_messages("crab"),
+            client.list_archives("crab"),
+            client.search_memory("crab", "q"),
+        ):
+            with pytest.raises(ServerError) as caught:
+                await request
+            assert caught.value.code == 501
+
+
+@pytest.mark.req("wire.get_config.gone")
+async def test_get_config_is_gone(home: Path) -> None:
+    async with daemon(home, "--tcp", "off"), connect(home=home) as client:
+        with pytest.raises(ServerError) as caught:
+            await client.get_config()
+        assert caught.value.code == 410
+
+
+# ── Stopping ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("daemon.shutdown.order")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_it_cleanly(home: Path, number: signal.Signals) -> None:
+    async with daemon(home, *ANY_PORT) as running:
+        peer = await RawPeer.unix(running.run.socket)
+        peer.send(ping())
+        await peer.expect()
+        assert await running.stop(number) == 0
+        await peer.expect_close()
+        await peer.close()
+        assert sorted(p.name for p in running.run.directory.iterdir()) == ["crabtalk.lock", "token"]
+        assert running.process.stderr is not None
+        assert await running.process.stderr.read() == b""
+
+
+@pytest.mark.req("daemon.restart.recovers")
+async def test_a_killed_daemon_leaves_nothing_in_the_way(home: Path) -> None:
+    async with daemon(home, *ANY_PORT) as running:
+        token = running.run.token.read_text()
+        await running.stop(signal.SIGKILL)
+        assert running.run.socket.exists()
+        assert running.run.port.exists()
+    with pytest.raises(DaemonNotRunningError):
+        async with connect(home=home):
+            pass
+    async with daemon(home, "--tcp", "off") as running:
+        assert not running.run.port.exists()
+        assert running.run.token.read_text() == token
+        async with connect(home=home) as client:
+            await client.ping()
+
+
+# ── Refusing to start ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("home.one_daemon")
+async def test_a_second_daemon_says_why_and_leaves_the_first_alone(home: Path) -> None:
+    async with daemon(home, *ANY_PORT) as running:
+        said = await refused(home, *ANY_PORT)
+        assert f"another daemon (pid {running.process.pid}) already runs in {home}" in said
+        assert said.count("\n") == 1
+        async with connect(home=home) as client:
+            await client.ping()
+        token = running.run.token.read_text()
+        async with connect(f"tcp:127.0.0.1:{running.port}", token=token) as client:
+            await client.ping()
+
+
+async def test_many_daemons_started_at_once_leave_one(home: Path) -> None:
+    processes = [
+        await asyncio.create_subprocess_exec(
+            CRABTALKD, "run", "--home", home, *ANY_PORT, stderr=subprocess.PIPE
+        )
+        for _ in range(6)
+    ]
+    lines = await asyncio.gather(*(p.stderr.readline() for p in processes if p.stderr))
+    ready = [p for p, line in zip(processes, lines, strict=True) if b"is ready" in line]
+    assert len(ready) == 1
+    async with connect(home=home) as client:
+        await client.ping()
+    ready[0].terminate()
+    codes = sorted([await p.wait() for p in processes])
+    for process in processes:
+        await process.communicate()
+    assert codes == [0, 1, 1, 1, 1, 1]
+
+
+async def test_another_program_on_the_socket_is_left_alone(home: Path) -> None:
+    run = RunFiles.of(home)
+    run.directory.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(run.socket))
+        other.listen()
+        assert "another program answers" in await refused(home, "--tcp", "off")
+        assert run.socket.is_socket()
+
+
+@pytest.mark.req("transport.tcp.port")
+async def test_a_port_another_program_has_is_stepped_over(home: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        async with daemon(home, "--tcp", f"127.0.0.1:{taken}") as running:
+            assert running.port != taken
+            async with connect(home=home) as client:
+                await client.ping()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--tcp", "nowhere"), "'nowhere' is not HOST:PORT"),
+        (("--tcp", "0.0.0.0:0"), "needs TLS"),
+        (("--tcp", "192.0.2.1:0"), "needs TLS"),
+    ],
+)
+async def test_a_bad_option_is_one_sentence_and_nothing_stays(
+    home: Path, options: tuple[str, ...], sentence: str
+) -> None:
+    said = await refused(home, *options)
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert not RunFiles.of(home).socket.exists()
+
+
+async def test_a_bad_certificate_is_named_and_nothing_stays(home: Path) -> None:
+    home.mkdir()
+    (home / "config.toml").write_text('[daemon]\ntls_cert = "c"\ntls_key = "k"\n')
+    assert f"cannot use {home}/c" in await refused(home, *ANY_PORT)
+    assert not RunFiles.of(home).socket.exists()
+    assert not RunFiles.of(home).port.exists()
+
+
+# ── TLS ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("trust.tcp.tls")
+async def test_with_tls_it_serves_other_machines(home: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    home.mkdir()
+    certificate.cert_chain_pems[0].write_to_path(str(home / "c.pem"))
+    certificate.private_key_pem.write_to_path(str(home / "k.pem"))
+    (home / "config.toml").write_text('[daemon]\ntls_cert = "c.pem"\ntls_key = "k.pem"\n')
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    async with daemon(home, "--tcp", "0.0.0.0:0") as running:
+        assert "with TLS" in running.ready
+        assert not running.run.port.exists()  # local clients have the socket
+        port = running.ready.rsplit(":", 1)[1].split()[0]
+        token = running.run.token.read_text()
+        async with connect(f"tls:127.0.0.1:{port}", token=token, tls=context) as client:
+            await client.ping()
+        with pytest.raises(ServerError, match="401"):
+            async with connect(f"tls:127.0.0.1:{port}", token="x", tls=context):
+                pass
+        with pytest.raises(DaemonNotRunningError, match="certificate"):
+            async with connect(f"tls:127.0.0.1:{port}", token=token):
+                pass
+
+
+# ── Descriptors ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_it_promises_no_more_connections_than_it_has_descriptors(home: Path) -> None:
+    limited = f"ulimit -n 200; exec {CRABTALKD} run --home {home} --tcp off"
+    process = await asyncio.create_subprocess_shell(limited, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    assert b"ready" in await process.stderr.readline()
+    peers = [await RawPeer.unix(RunFiles.of(home).socket) for _ in range(150)]
+    answers: list[wire.ServerMessage | None] = []
+    for peer in peers:
+        peer.send(ping())
+        answers.append(await peer.read())
+    kinds = [a.WhichOneof("msg") if a else None for a in answers]
+    assert kinds.count("pong") == 200 - 128
+    assert kinds.count("error") > 0
+    for peer in peers:
+        await peer.close()
+    process.terminate()
+    await process.communicate()
+    assert process.returncode == 0

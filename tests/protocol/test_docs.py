@@ -1,0 +1,404 @@
+"""docs/protocol.md and the code say the same: every table of the page against its source of truth.
+
+A check takes the page's text and returns what is wrong with it, so the same checks can be shown to
+notice a page that went stale.
+"""
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pb2, text_format
+
+from crabtalk import protocol
+from crabtalk.daemon import DaemonServer
+from crabtalk.protocol import (
+    MAX_FRAME,
+    PROTOCOL_VERSION,
+    ROUTES,
+    FrameDecoder,
+    FrameError,
+    RequestError,
+    Server,
+    encode_frame,
+    wire,
+)
+from crabtalk.transport import Limits
+from crabtalk.transport.connection import HELLO_FRAME, PIPELINED_BYTES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+FIELDS = ("Message", "Field", "#", "Type", "Meaning")
+REQUESTS = ("#", "Request", "Payload", "Reply", "Shape")
+MEANINGS = ("Request", "Meaning", "Codes")
+ERRORS = ("Code", "Meaning", "The connection", "What to do")
+FRAMES = ("From", "Message", "Frame")
+ENUMS = ("Enum", "Values", "Meaning")
+REASONS = ("Reason", "`error`", "Meaning")
+KINDS = ("Kind", "`content`", "Beside it")
+RESERVED = ("Message", "Numbers", "Names")
+LIMITS = ("Key", "Default", "What happens there")
+FIXED = ("Bound", "Value", "What happens there")
+
+Check = Callable[[str], list[str]]
+Header = tuple[str, ...]
+
+FILE = descriptor_pb2.FileDescriptorProto()
+wire.DESCRIPTOR.CopyToProto(FILE)
+
+
+# ── Reading the page ────────────────────────────────────────────────────────────────────────────
+
+
+def row_lines(text: str, header: Header) -> Iterator[int]:
+    """The numbers of the lines that are rows of a table with this header."""
+    inside = False
+    for number, line in enumerate(text.splitlines()):
+        if not line.startswith("|"):
+            inside = False
+        elif cells(line) == header:
+            inside = True
+        elif inside and not line.startswith("|---"):
+            yield number
+
+
+def cells(line: str) -> tuple[str, ...]:
+    return tuple(
+        cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")
+    )
+
+
+def rows(text: str, header: Header) -> list[tuple[str, ...]]:
+    lines = text.splitlines()
+    found = [cells(lines[number]) for number in row_lines(text, header)]
+    assert all(len(row) == len(header) for row in found), f"a row of {header} has a cell too many"
+    return found
+
+
+def spans(text: str) -> list[str]:
+    """What stands between backticks."""
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def paragraph(text: str, start: str) -> str:
+    """From `start` to the next empty line."""
+    return text.partition(start)[2].partition("\n\n")[0]
+
+
+def differences(what: str, documented: Iterable[Hashable], real: Iterable[Hashable]) -> list[str]:
+    documented, real = Counter(documented), set(real)
+    return [
+        *(f"{what} {item} is not on the page" for item in real - documented.keys()),
+        *(f"{what} {item} does not exist" for item in documented.keys() - real),
+        *(f"{what} {item} is there {n} times" for item, n in documented.items() if n > 1),
+    ]
+
+
+# ── Reading the descriptors ─────────────────────────────────────────────────────────────────────
+
+
+def type_of(
+    message: descriptor_pb2.DescriptorProto, field: descriptor_pb2.FieldDescriptorProto
+) -> str:
+    """The type as the proto file writes it."""
+    name = field.type_name.rpartition(".")[2]
+    for nested in message.nested_type:
+        if nested.name == name and nested.options.map_entry:
+            key, value = (type_of(nested, part) for part in nested.field)
+            return f"map<{key}, {value}>"
+    if not name:
+        kind = descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)
+        name = kind.removeprefix("TYPE_").lower()
+    if field.label == descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED:
+        return f"repeated {name}"
+    return f"optional {name}" if field.proto3_optional else name
+
+
+def real_fields(*, of: Callable[[str], bool]) -> list[tuple[str, str, int, str]]:
+    return [
+        (message.name, field.name, field.number, type_of(message, field))
+        for message in FILE.message_type
+        for field in message.field
+        if of(message.name)
+    ]
+
+
+# ── The checks ──────────────────────────────────────────────────────────────────────────────────
+
+
+def check_version(text: str) -> list[str]:
+    return differences(
+        "version",
+        re.findall(r"^\*\*Protocol version (\d+)\*\*$", text, re.MULTILINE),
+        [str(PROTOCOL_VERSION)],
+    )
+
+
+def check_fields(text: str) -> list[str]:
+    """Every message, field, number and type. ClientMessage is the table of requests instead."""
+    documented = []
+    messages: list[str] = []
+    for names, fields, numbers, kind, _ in rows(text, FIELDS):
+        messages = spans(names) or messages
+        for field, number in zip(spans(fields), numbers.split(","), strict=True):
+            documented += [(message, field, int(number), *spans(kind)) for message in messages]
+    empty = [message.name for message in FILE.message_type if not message.field]
+    return [
+        *differences("field", documented, real_fields(of=lambda name: name != "ClientMessage")),
+        *differences("empty message", spans(paragraph(text, "Messages without fields:")), empty),
+    ]
+
+
+def check_requests(text: str) -> list[str]:
+    documented = [
+        (int(number), *spans(request), *spans(payload), *spans(reply), shape)
+        for number, request, payload, reply, shape in rows(text, REQUESTS)
+    ]
+    real = [
+        (number, name, kind, ROUTES[name].reply, ROUTES[name].shape.value)
+        for _, name, number, kind in real_fields(of=lambda name: name == "ClientMessage")
+    ]
+    return differences("request", documented, real)
+
+
+def check_meanings(text: str) -> list[str]:
+    """Each request is explained, and promises only codes that exist."""
+    explained = rows(text, MEANINGS)
+    codes = {int(code) for *_, cell in explained for code in re.findall(r"\b\d{3}\b", cell)}
+    return [
+        *differences("explanation", (spans(name)[0] for name, *_ in explained), ROUTES),
+        *(f"{name} is not explained" for name, meaning, _ in explained if not meaning),
+        *(f"code {code} does not exist" for code in codes - real_codes()),
+    ]
+
+
+def check_errors(text: str) -> list[str]:
+    return differences("code", (int(code) for code, *_ in rows(text, ERRORS)), real_codes())
+
+
+def real_codes() -> set[int]:
+    return {
+        value.code
+        for value in vars(protocol).values()
+        if isinstance(value, type) and issubclass(value, RequestError)
+    }
+
+
+def check_enums(text: str) -> list[str]:
+    documented = [
+        (*spans(enum), name, int(number))
+        for enum, values, _ in rows(text, ENUMS)
+        for name, number in re.findall(r"`(\w+)` = (\d+)", values)
+    ]
+    real = [(e.name, value.name, value.number) for e in FILE.enum_type for value in e.value]
+    return [
+        *differences("enum value", documented, real),
+        *differences("stop reason", names_in(text, REASONS), wire.StopReason.keys()),
+        *differences("event kind", names_in(text, KINDS), wire.AgentEventKind.keys()),
+    ]
+
+
+def names_in(text: str, header: Header) -> list[str]:
+    """The names in the first column."""
+    return [name for row in rows(text, header) for name in spans(row[0])]
+
+
+def check_reserved(text: str) -> list[str]:
+    documented = [
+        (*spans(message), what)
+        for message, numbers, names in rows(text, RESERVED)
+        for what in [*numbers.split(", "), *spans(names)]
+    ]
+    real: list[tuple[str, str]] = []
+    for message in FILE.message_type:
+        for reserved in message.reserved_range:
+            real += [(message.name, str(n)) for n in range(reserved.start, reserved.end)]
+        real += [(message.name, name) for name in message.reserved_name]
+    return differences("reserved", documented, real)
+
+
+def check_limits(text: str) -> list[str]:
+    documented = [(*spans(key), float(value)) for key, value, _ in rows(text, LIMITS)]
+    real = [(key, float(value)) for key, value in dataclasses.asdict(Limits()).items()]
+    fixed = [int(value) for _, value, _ in rows(text, FIXED)]
+    in_prose = {
+        int(n.replace(" ", "")) for n in re.findall(r"(\d[\d ]*) bytes \(\d+ [KM]iB\)", text)
+    }
+    return [
+        *differences("limit", documented, real),
+        *differences("bound", fixed, [MAX_FRAME, HELLO_FRAME, PIPELINED_BYTES]),
+        *differences("size", in_prose, [MAX_FRAME, HELLO_FRAME]),
+    ]
+
+
+def check_frames(text: str) -> list[str]:
+    """Examples of frames: the bytes are the message, read and written, and none is elsewhere."""
+    problems = []
+    examples = rows(text, FRAMES)
+    for sender, message, frame in examples:
+        envelope = wire.ClientMessage() if sender == "client" else wire.ServerMessage()
+        data = bytes.fromhex(*spans(frame))
+        decoder = FrameDecoder()
+        try:
+            payloads = [bytes(payload) for payload in decoder.feed(data)]
+            decoder.end()
+            expected = text_format.Parse(spans(message)[0], envelope)
+        except (FrameError, text_format.ParseError) as error:
+            problems.append(f"{frame}: {error}")
+            continue
+        if payloads != [expected.SerializeToString()] or encode_frame(expected) != data:
+            problems.append(f"{frame} is not {message}")
+    frames = [span for span in spans(text) if re.fullmatch(r"([0-9a-f]{2} ){3,}[0-9a-f]{2}", span)]
+    return problems + differences("frame", frames, (spans(frame)[0] for *_, frame in examples))
+
+
+def check_traces(text: str) -> list[str]:
+    """Examples of exchanges consist of messages that exist."""
+    problems = []
+    for arrow, message in re.findall(r"^([→←]) (.*)$", text, re.MULTILINE):
+        envelope = wire.ClientMessage() if arrow == "→" else wire.ServerMessage()
+        try:
+            text_format.Parse(message, envelope)
+        except text_format.ParseError as error:
+            problems.append(f"{message}: {error}")
+    return problems
+
+
+def check_mentions(text: str) -> list[str]:
+    """What reads like a message, a field of one or an enum's value, anywhere, is one."""
+    types = {*wire.DESCRIPTOR.message_types_by_name, *wire.DESCRIPTOR.enum_types_by_name}
+    fields = {f"{message}.{field}" for message, field, *_ in real_fields(of=lambda _: True)}
+    values = {value.name for enum in FILE.enum_type for value in enum.value}
+    patterns = {
+        r"([A-Z][a-z]+){2,}": types,
+        r"([A-Z][a-z]+){2,}\.\w+": fields,
+        r"[A-Z]+(_[A-Z]+)+": values,
+    }
+    return [
+        f"{span} does not exist"
+        for span in spans(text)
+        for pattern, real in patterns.items()
+        if re.fullmatch(pattern, span) and span not in real
+    ]
+
+
+def check_status(text: str) -> list[str]:
+    """The note on what is answered so far, for as long as there is one."""
+    if "### Status" not in text:
+        return []
+    listed = spans(paragraph(text, "> Answered so far:"))
+    own = [name for name in ROUTES if getattr(DaemonServer, name) is not getattr(Server, name)]
+    return differences("answered request", listed, {*own, "ping", "get_config"})
+
+
+def check_links(text: str) -> list[str]:
+    """Links within the page lead somewhere."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+    return [
+        f"#{link} leads nowhere"
+        for link in re.findall(r"\(#([^)]*)\)", text)
+        if link not in anchors
+    ]
+
+
+CHECKS: list[Check] = [
+    check_version,
+    check_fields,
+    check_requests,
+    check_meanings,
+    check_errors,
+    check_enums,
+    check_reserved,
+    check_limits,
+    check_frames,
+    check_traces,
+    check_mentions,
+    check_status,
+    check_links,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_page_agrees_with_the_code(check: Check) -> None:
+    assert check(PAGE) == []
+
+
+# ── The checks notice ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("header", "check"),
+    [
+        (FIELDS, check_fields),
+        (REQUESTS, check_requests),
+        (MEANINGS, check_meanings),
+        (ERRORS, check_errors),
+        (ENUMS, check_enums),
+        (REASONS, check_enums),
+        (KINDS, check_enums),
+        (RESERVED, check_reserved),
+        (LIMITS, check_limits),
+        (FIXED, check_limits),
+    ],
+)
+def test_a_row_that_is_missing_or_twice_is_noticed(header: Header, check: Check) -> None:
+    lines = PAGE.splitlines()
+    numbers = list(row_lines(PAGE, header))
+    assert numbers
+    for number in numbers:
+        without = [*lines[:number], *lines[number + 1 :]]
+        assert check("\n".join(without)), f"nobody misses {lines[number]}"
+        twice = [*lines[:number], lines[number], *lines[number:]]
+        assert check("\n".join(twice)), f"nobody minds a second {lines[number]}"
+
+
+@pytest.mark.parametrize(
+    ("check", "old", "new"),
+    [
+        (check_version, "**Protocol version 1**", "**Protocol version 2**"),
+        (check_fields, "| `detach` | 101 |", "| `detach` | 102 |"),
+        (check_fields, "| `score` | 5 | `double` |", "| `score` | 5 | `float` |"),
+        (check_fields, "| `early` | 101 | `optional bool` |", "| `early` | 101 | `bool` |"),
+        (check_fields, "| `code` | 1 |", "| `kode` | 1 |"),
+        (check_fields, "`Ping`, `Pong`, ", "`Ping`, "),
+        (check_fields, "`Ping`, `Pong`, ", "`Ping`, `Pang`, `Pong`, "),
+        (
+            check_requests,
+            "| 5 | `kill` | `KillMsg` | `pong` |",
+            "| 5 | `kill` | `KillMsg` | `stats` |",
+        ),
+        (check_requests, "| `mcp_event` | feed |", "| `mcp_event` | stream |"),
+        (check_requests, "| 100 | `extension` | `bytes` |", "| 99 | `extension` | `bytes` |"),
+        (check_meanings, "| 410 always |", "| 409 always |"),
+        (check_errors, "| 501 |", "| 502 |"),
+        (check_enums, "`STOP_REASON_ERROR` = 5", "`STOP_REASON_ERROR` = 6"),
+        (check_enums, "`THINKING_END` = 9", "`THINKING_END` = 9, `NAPPING` = 10"),
+        (check_reserved, "| `AgentInfo` | 7, 10 |", "| `AgentInfo` | 7 |"),
+        (check_limits, "| `pipelined` | 64 |", "| `pipelined` | 65 |"),
+        (check_limits, "| 4096 | 401", "| 8192 | 401"),
+        (check_limits, "16 777 216 bytes", "16 777 217 bytes"),
+        (check_frames, "`00 00 00 03 f2 01 00`", "`00 00 00 03 f2 01 01`"),
+        (check_frames, "`00 00 00 03 f2 01 00`", "`00 00 00 04 f2 01 00`"),
+        (check_frames, "`00 00 00 02 12 00`", "`00 00 00 02 1a 00`"),
+        (check_frames, "| `pong {}` |", "| `pang {}` |"),
+        (check_frames, "Both directions are", "`00 00 00 03 f2 01 00` Both directions are"),
+        (check_traces, "← stream { tools_complete {} }", "← stream { tools_done {} }"),
+        (check_mentions, "`ToolCallInfo.id`", "`ToolCallInfo.call`"),
+        (check_mentions, "`ToolCallInfo.id`", "`ToolCallMsg`"),
+        (check_mentions, "ends with `STOP_REASON_CANCELLED`", "ends with `STOP_REASON_KILLED`"),
+        (check_links, "(#5-errors)", "(#5-failures)"),
+    ],
+)
+def test_a_page_that_went_stale_is_noticed(check: Check, old: str, new: str) -> None:
+    assert old in PAGE
+    assert check(PAGE.replace(old, new))
+
+
+def test_a_status_note_that_lags_behind_is_noticed_and_one_that_is_gone_is_not_missed() -> None:
+    note = "### Status\n\n> Answered so far: `ping`.\n\n"
+    assert check_status(note)
+    assert check_status("") == []

@@ -1,0 +1,100 @@
+"""Errors: each kind has its HTTP code, and only what was meant for the client reaches it."""
+
+import logging
+
+import pytest
+
+from crabtalk import protocol
+from crabtalk.protocol import (
+    BadRequestError,
+    GoneError,
+    InternalError,
+    NotFoundError,
+    RequestError,
+    TooLargeError,
+    UnauthorizedError,
+    UnavailableError,
+    UnsupportedError,
+    error_message,
+    wire,
+)
+
+CODES: dict[type[RequestError], int] = {
+    BadRequestError: 400,
+    UnauthorizedError: 401,
+    NotFoundError: 404,
+    GoneError: 410,
+    TooLargeError: 413,
+    InternalError: 500,
+    UnsupportedError: 501,
+    UnavailableError: 503,
+}
+
+
+def raised(error: Exception) -> Exception:
+    """The error with a traceback, as a handler meets it."""
+    with pytest.raises(type(error)) as caught:
+        raise error
+    return caught.value
+
+
+@pytest.mark.req("wire.errors.http_codes")
+@pytest.mark.parametrize(("kind", "code"), CODES.items())
+def test_a_request_error_is_its_code_and_its_sentence(kind: type[RequestError], code: int) -> None:
+    message = error_message(kind("there is no agent 'zoë': list them"))
+    assert message == wire.ErrorMsg(code=code, message="there is no agent 'zoë': list them")
+
+
+@pytest.mark.req("wire.errors.http_codes")
+def test_these_are_all_the_errors_and_all_the_codes() -> None:
+    public = [getattr(protocol, name) for name in protocol.__all__]
+    kinds = {kind for kind in public if isinstance(kind, type) and issubclass(kind, RequestError)}
+    assert kinds == {RequestError, *CODES}
+    assert sorted(kind.code for kind in kinds - {RequestError}) == [
+        *(400, 401, 404, 410, 413),
+        *(500, 501, 503),
+    ]
+
+
+def test_a_request_error_of_no_special_kind_is_500_with_its_sentence() -> None:
+    message = error_message(RequestError("the disk is full"))
+    assert message == wire.ErrorMsg(code=500, message="the disk is full")
+
+
+def test_a_subclass_of_an_error_keeps_its_code() -> None:
+    class NoSuchAgentError(NotFoundError):
+        pass
+
+    assert error_message(NoSuchAgentError("who?")) == wire.ErrorMsg(code=404, message="who?")
+
+
+def test_a_request_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    kinds: list[type[RequestError]] = [RequestError, *CODES]
+    for kind in kinds:
+        error_message(raised(kind("a sentence")))
+    assert caplog.records == []
+
+
+@pytest.mark.req("wire.errors.http_codes")
+@pytest.mark.parametrize("kind", [ValueError, KeyError, OSError, ConnectionError, TimeoutError])
+def test_an_unexpected_exception_is_500_with_its_type_and_not_its_text(
+    kind: type[Exception],
+) -> None:
+    message = error_message(raised(kind("sk-secret in /home/bo")))
+    assert message.code == 500
+    assert kind.__name__ in message.message
+    assert "secret" not in message.message
+    assert "/home" not in message.message
+
+
+def test_an_unexpected_exception_is_logged_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    error = raised(ValueError("sk-secret"))
+    error_message(error)
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.exc_info == (ValueError, error, error.__traceback__)
+    assert "ValueError: sk-secret" in caplog.text
+    assert "in raised" in caplog.text

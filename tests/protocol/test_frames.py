@@ -1,0 +1,429 @@
+"""Frames: whatever the splits, the same payloads; and no length is taken at its word."""
+
+import struct
+import tracemalloc
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from crabtalk.protocol import (
+    HEADER_SIZE,
+    MAX_FRAME,
+    ConnectionClosedError,
+    FrameDecoder,
+    FrameError,
+    FrameTooLargeError,
+    encode_frame,
+    encode_reply,
+    wire,
+)
+
+
+def header(size: int) -> bytes:
+    """The four bytes before a payload, from the standard library rather than from us."""
+    return struct.pack(">I", size)
+
+
+def framed(*payloads: bytes) -> bytes:
+    return b"".join(header(len(payload)) + payload for payload in payloads)
+
+
+def fed(decoder: FrameDecoder, *pieces: bytes) -> list[bytes]:
+    """Everything the decoder yields for these pieces of input."""
+    return [bytes(payload) for piece in pieces for payload in decoder.feed(piece)]
+
+
+def outcome(decoder: FrameDecoder, *pieces: bytes) -> tuple[list[bytes], FrameTooLargeError | None]:
+    """What the decoder yields, and what it refused after that."""
+    received: list[bytes] = []
+    try:
+        for piece in pieces:
+            received += map(bytes, decoder.feed(piece))
+    except FrameTooLargeError as error:
+        return received, error
+    return received, None
+
+
+def split(data: bytes, cuts: list[int]) -> list[bytes]:
+    """`data` in pieces, some of them empty; a cut past its end counts from the start again."""
+    places = sorted(cut % (len(data) + 1) for cut in cuts)
+    return [data[start:end] for start, end in pairwise([0, *places, len(data)])]
+
+
+PAYLOADS = st.lists(st.binary(max_size=300), max_size=8)
+CUTS = st.lists(st.integers(0, 4096), max_size=16)
+
+
+# ── Encoding ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("wire.frame.layout")
+@given(content=st.binary(max_size=2000))
+@example(content=bytes(1 << 16))
+@settings(deadline=None)
+def test_a_frame_is_a_big_endian_length_that_counts_the_payload_only(content: bytes) -> None:
+    message = wire.ServerMessage(extension=content)
+    payload = message.SerializeToString()
+    assert encode_frame(message) == len(payload).to_bytes(4, "big") + payload
+
+
+@pytest.mark.req("wire.frame.layout")
+def test_the_header_has_four_bytes_and_an_empty_message_is_a_header_alone() -> None:
+    assert HEADER_SIZE == 4
+    assert encode_frame(wire.ClientMessage()) == bytes(4)
+
+
+@pytest.mark.req("wire.frame.max")
+def test_a_message_of_exactly_16_mib_is_encoded_and_one_byte_more_is_not() -> None:
+    assert MAX_FRAME == 16 * 1024 * 1024
+    envelope = 2 + 4  # the tag of field 100, and the length of the bytes in it
+    frame = encode_frame(wire.ClientMessage(extension=bytes(MAX_FRAME - envelope)))
+    assert frame[:4] == header(MAX_FRAME)
+    assert len(frame) == 4 + MAX_FRAME
+    with pytest.raises(FrameTooLargeError, match=r"16777217 bytes.*limit of 16777216") as caught:
+        encode_frame(wire.ClientMessage(extension=bytes(MAX_FRAME - envelope + 1)))
+    assert caught.value.size == MAX_FRAME + 1
+    assert caught.value.limit == MAX_FRAME
+
+
+@given(payloads=PAYLOADS, cuts=CUTS)
+@settings(deadline=None)
+def test_what_is_encoded_is_decoded(payloads: list[bytes], cuts: list[int]) -> None:
+    messages = [wire.ClientMessage(extension=payload) for payload in payloads]
+    stream = b"".join(encode_frame(message) for message in messages)
+    received = fed(FrameDecoder(), *split(stream, cuts))
+    assert [wire.ClientMessage.FromString(payload) for payload in received] == messages
+
+
+# ── Decoding, however the bytes arrive ──────────────────────────────────────────────────────
+
+
+@pytest.mark.req("wire.frame.incremental")
+@given(payloads=PAYLOADS, cuts=CUTS)
+@example(payloads=[b"first", bytes(1 << 16), b"", b"last"], cuts=[2, 11, 4000])
+@settings(deadline=None)
+def test_any_split_yields_the_same_payloads_in_order(
+    payloads: list[bytes], cuts: list[int]
+) -> None:
+    decoder = FrameDecoder()
+    assert fed(decoder, *split(framed(*payloads), cuts)) == payloads
+    assert decoder.buffered == 0
+    decoder.end()
+
+
+@pytest.mark.req("wire.frame.incremental")
+@given(payloads=PAYLOADS)
+@settings(deadline=None)
+def test_a_byte_at_a_time_yields_each_payload_with_its_last_byte(payloads: list[bytes]) -> None:
+    decoder = FrameDecoder()
+    stream = framed(*payloads)
+    received = [(at, frame) for at in range(len(stream)) for frame in fed(decoder, stream[at:][:1])]
+    ends = [len(framed(*payloads[: n + 1])) for n in range(len(payloads))]
+    assert received == [(end - 1, payload) for end, payload in zip(ends, payloads, strict=True)]
+
+
+@pytest.mark.req("wire.frame.incremental")
+def test_many_frames_in_one_piece_are_all_yielded() -> None:
+    payloads = [str(n).encode() for n in range(10_000)]
+    decoder = FrameDecoder()
+    assert fed(decoder, framed(*payloads)) == payloads
+    assert decoder.buffered == 0
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 8])
+def test_empty_payloads_are_frames_too(size: int) -> None:
+    stream = framed(b"", b"", b"x", b"")
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    assert fed(FrameDecoder(), *pieces) == [b"", b"", b"x", b""]
+
+
+def test_payloads_keep_their_content_when_decoding_goes_on() -> None:
+    """A payload is handed over: the decoder may not write into it again."""
+    decoder = FrameDecoder()
+    stream = framed(b"one", b"two", b"three")
+    payloads = [frame for at in range(len(stream)) for frame in decoder.feed(stream[at : at + 1])]
+    assert payloads == [b"one", b"two", b"three"]
+
+
+@given(payload=st.binary(max_size=50), arrived=st.integers(0, 53))
+def test_buffered_counts_the_bytes_held_for_an_incomplete_frame(
+    payload: bytes, arrived: int
+) -> None:
+    decoder = FrameDecoder()
+    tail = framed(payload)[:-1][:arrived]
+    fed(decoder, framed(b"before") + tail)
+    assert decoder.buffered == (len(tail) if len(tail) < 4 else len(tail) - 4)
+
+
+# ── The limit ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("wire.frame.max")
+def test_a_frame_of_exactly_16_mib_is_accepted() -> None:
+    half = bytes(MAX_FRAME // 2)
+    decoder = FrameDecoder()
+    (payload,) = fed(decoder, header(MAX_FRAME) + half, half)
+    assert payload == bytes(MAX_FRAME)
+
+
+@pytest.mark.req("wire.frame.max")
+def test_a_header_over_16_mib_is_refused_before_its_payload_arrives() -> None:
+    with pytest.raises(FrameTooLargeError, match=r"16777217 bytes.*limit of 16777216") as caught:
+        fed(FrameDecoder(), header(MAX_FRAME + 1))
+    assert isinstance(caught.value, FrameError)
+    assert (caught.value.size, caught.value.limit) == (MAX_FRAME + 1, MAX_FRAME)
+
+
+@pytest.mark.req("wire.frame.max")
+@given(
+    payloads=st.lists(st.binary(max_size=64), max_size=5),
+    excess=st.integers(1, 0xFFFF_FFFF - 64),
+    cuts=CUTS,
+    rest=st.binary(max_size=100),
+)
+def test_frames_before_one_that_is_too_large_are_yielded_first(
+    payloads: list[bytes], excess: int, cuts: list[int], rest: bytes
+) -> None:
+    stream = framed(*payloads, bytes(64)) + header(64 + excess) + rest
+    received, refused = outcome(FrameDecoder(limit=64), *split(stream, cuts))
+    assert received == [*payloads, bytes(64)]
+    assert refused is not None
+    assert (refused.size, refused.limit) == (64 + excess, 64)
+
+
+def test_raising_the_limit_between_two_pieces_lets_larger_frames_in() -> None:
+    decoder = FrameDecoder(limit=5)
+    assert fed(decoder, framed(b"hello")) == [b"hello"]
+    decoder.limit = MAX_FRAME
+    assert fed(decoder, framed(bytes(5000))) == [bytes(5000)]
+
+
+def test_raising_the_limit_between_two_payloads_counts_for_the_same_piece() -> None:
+    decoder = FrameDecoder(limit=5)
+    received = []
+    for payload in decoder.feed(framed(b"hello", bytes(5000), b"bye")):
+        received.append(bytes(payload))
+        decoder.limit = MAX_FRAME
+    assert received == [b"hello", bytes(5000), b"bye"]
+
+
+def test_a_header_that_promises_16_mib_costs_no_more_than_what_arrived() -> None:
+    decoder = FrameDecoder()
+    tracemalloc.start()
+    try:
+        assert fed(decoder, header(MAX_FRAME) + b"few") == []
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert decoder.buffered == 3
+    assert peak < 64 * 1024
+
+
+# ── The end of the stream ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("wire.eof.clean")
+@given(payloads=PAYLOADS, in_header=st.integers(0, 3))
+def test_a_stream_that_ends_between_frames_or_in_a_header_ended_cleanly(
+    payloads: list[bytes], in_header: int
+) -> None:
+    decoder = FrameDecoder()
+    assert fed(decoder, framed(*payloads) + header(7)[:in_header]) == payloads
+    decoder.end()
+    assert decoder.buffered == in_header
+
+
+@given(size=st.integers(1, MAX_FRAME), arrived=st.binary(max_size=200), cuts=CUTS)
+@example(size=1, arrived=b"", cuts=[])
+@example(size=MAX_FRAME, arrived=b"all but most", cuts=[5])
+def test_a_stream_that_ends_in_a_payload_says_how_much_of_it_arrived(
+    size: int, arrived: bytes, cuts: list[int]
+) -> None:
+    arrived = arrived[: size - 1]
+    decoder = FrameDecoder()
+    assert fed(decoder, *split(framed(b"before") + header(size) + arrived, cuts)) == [b"before"]
+    with pytest.raises(ConnectionClosedError) as caught:
+        decoder.end()
+    assert isinstance(caught.value, FrameError)
+    assert f": {len(arrived)} of {size} bytes" in str(caught.value)
+
+
+# ── All of it together, against a decoder too simple to be wrong ────────────────────────────
+
+
+class DecoderMachine(RuleBasedStateMachine):
+    """Writes frames, delivers the bytes in pieces and raises the limit, in any order.
+
+    The model holds every byte of an incomplete frame and starts over at its first byte each time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connect()
+
+    def connect(self) -> None:
+        self.decoder = FrameDecoder(limit=16)
+        self.written = b""  # on its way
+        self.held = b""  # delivered, frame incomplete
+        self.refused = False
+
+    @rule(payload=st.binary(max_size=48))
+    def write(self, payload: bytes) -> None:
+        self.written += framed(payload)
+
+    @rule(limit=st.integers(1, 40))
+    def raise_limit(self, limit: int) -> None:
+        self.decoder.limit = max(self.decoder.limit, limit)
+
+    @precondition(lambda self: not self.refused)
+    @rule(count=st.integers(0, 120))
+    def deliver(self, count: int) -> None:
+        piece, self.written = self.written[:count], self.written[count:]
+        self.held += piece
+        received, refused = outcome(self.decoder, piece)
+        assert (received, refused.size if refused else None) == self.expected()
+        self.refused = refused is not None
+
+    @precondition(lambda self: self.refused)
+    @rule()
+    def reconnect(self) -> None:
+        self.connect()
+
+    @precondition(lambda self: not self.refused)
+    @invariant()
+    def holds_what_is_incomplete(self) -> None:
+        in_payload = len(self.held) >= 4
+        assert self.decoder.buffered == len(self.held) - (4 if in_payload else 0)
+        try:
+            self.decoder.end()
+        except ConnectionClosedError:
+            assert in_payload
+        else:
+            assert not in_payload
+
+    def expected(self) -> tuple[list[bytes], int | None]:
+        payloads: list[bytes] = []
+        while len(self.held) >= 4:
+            (size,) = struct.unpack_from(">I", self.held)
+            if size > self.decoder.limit:
+                return payloads, size
+            if len(self.held) < 4 + size:
+                break
+            payloads.append(self.held[4 : 4 + size])
+            self.held = self.held[4 + size :]
+        return payloads, None
+
+
+TestDecoderMachine = DecoderMachine.TestCase
+TestDecoderMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+# ── Replies written without their envelope ──────────────────────────────────────────────────
+
+FIELDS = {field.name: field for field in wire.ServerMessage.DESCRIPTOR.fields}
+each_field = pytest.mark.parametrize("field", FIELDS)
+
+
+def contents(field: FieldDescriptor) -> st.SearchStrategy[Any]:
+    """Anything `field` can hold, in the form a message's constructor takes."""
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        # One entry at most: protobuf does not promise an order among several.
+        return st.dictionaries(st.text(), st.text(), max_size=1)
+    if field.message_type is not None:
+        one = messages(field.message_type)
+    elif field.enum_type is not None:
+        one = st.sampled_from([value.number for value in field.enum_type.values])
+    else:
+        one = SCALARS[field.type]
+    return st.lists(one, max_size=3) if field.is_repeated else one
+
+
+def messages(descriptor: Descriptor) -> st.SearchStrategy[Message]:
+    kind = GetMessageClass(descriptor)
+    fields = {field.name: contents(field) for field in descriptor.fields}
+    return st.fixed_dictionaries({}, optional=fields).map(lambda values: kind(**values))
+
+
+SCALARS: dict[int, st.SearchStrategy[Any]] = {
+    FieldDescriptor.TYPE_BOOL: st.booleans(),
+    FieldDescriptor.TYPE_BYTES: st.binary(max_size=300),
+    FieldDescriptor.TYPE_DOUBLE: st.floats(allow_nan=False),
+    FieldDescriptor.TYPE_STRING: st.text(),
+    FieldDescriptor.TYPE_UINT32: st.integers(0, 2**32 - 1),
+    FieldDescriptor.TYPE_UINT64: st.integers(0, 2**64 - 1),
+}
+
+
+def sized(field: str, size: int) -> Any:
+    """A payload for `field` of exactly `size` bytes: messages are filled with a field 15, which no
+    message has, as two-byte pairs of tag and number, and one of three bytes if need be."""
+    descriptor = FIELDS[field].message_type
+    if descriptor is None:
+        return b"x" * size
+    odd = b"\x78\x80\x01" if size % 2 else b""
+    filled = GetMessageClass(descriptor).FromString(odd + b"\x78\x01" * ((size - len(odd)) // 2))
+    assert filled.ByteSize() == size
+    return filled
+
+
+def envelope(field: str, payload: Any) -> wire.ServerMessage:
+    return wire.ServerMessage(**{field: payload})
+
+
+@each_field
+@given(data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_a_reply_is_the_frame_of_the_message_that_holds_it(field: str, data: st.DataObject) -> None:
+    payload = data.draw(contents(FIELDS[field]))
+    assert encode_reply(field, payload) == encode_frame(envelope(field, payload))
+
+
+@each_field
+@pytest.mark.parametrize("size", [0, 127, 128, 16383, 16384, 2**21 - 1, 2**21])
+def test_a_reply_is_right_where_a_length_takes_one_more_byte(field: str, size: int) -> None:
+    payload = sized(field, size)
+    assert encode_reply(field, payload) == encode_frame(envelope(field, payload))
+
+
+def test_an_extension_of_any_small_size_is_right() -> None:
+    for size in range(300):
+        payload = bytes(size)
+        assert encode_reply("extension", payload) == encode_frame(envelope("extension", payload))
+
+
+@each_field
+def test_an_empty_payload_is_still_present_in_its_reply(field: str) -> None:
+    frame = encode_reply(field, sized(field, 0))
+    assert wire.ServerMessage.FromString(frame[4:]).WhichOneof("msg") == field
+
+
+def test_a_reply_with_a_map_of_many_entries_says_the_same_in_some_order() -> None:
+    payload = wire.McpInfo(name="m", env={str(n): "x" * n for n in range(50)})
+    frame = encode_reply("mcp_info", payload)
+    assert len(frame) == len(encode_frame(envelope("mcp_info", payload)))
+    assert wire.ServerMessage.FromString(frame[4:]) == envelope("mcp_info", payload)
+
+
+@pytest.mark.req("wire.frame.max")
+@pytest.mark.parametrize(("field", "tag"), [("stream", 1), ("mcp_info", 2), ("extension", 2)])
+def test_a_reply_of_exactly_16_mib_is_encoded_and_one_byte_more_is_not(
+    field: str, tag: int
+) -> None:
+    largest = MAX_FRAME - tag - 4  # four bytes hold the payload's own length
+    frame = encode_reply(field, sized(field, largest))
+    assert frame[:4] == header(MAX_FRAME)
+    assert frame == encode_frame(envelope(field, sized(field, largest)))
+    payload = sized(field, largest + 1)
+    with pytest.raises(FrameTooLargeError) as caught:
+        encode_reply(field, payload)
+    assert (caught.value.size, caught.value.limit) == (MAX_FRAME + 1, MAX_FRAME)
+    with pytest.raises(FrameTooLargeError) as wanted:
+        encode_frame(envelope(field, payload))
+    assert str(caught.value) == str(wanted.value)

@@ -1,0 +1,354 @@
+"""Connection: order, cancellation, refusals and back-pressure, seen from a raw socket."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from crabtalk.protocol import MAX_FRAME, wire
+from crabtalk.transport import Limits
+from tests.scripted import RawPeer, ScriptedServer, listening, ping, stream
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s"
+
+
+@pytest.mark.req("wire.request.one_reply")
+async def test_a_request_is_answered_with_one_message(path: Path) -> None:
+    async with listening(ScriptedServer(), path):
+        peer = await RawPeer.unix(path)
+        peer.send(ping())
+        assert (await peer.expect()).WhichOneof("msg") == "pong"
+        await peer.close()
+
+
+@pytest.mark.req("wire.pipeline.order")
+async def test_pipelined_requests_are_answered_in_order_and_one_at_a_time(path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, path):
+        peer = await RawPeer.unix(path)
+        peer.send(
+            stream("count 3"),
+            ping(),
+            wire.ClientMessage(get_config=wire.GetConfig()),
+            wire.ClientMessage(),
+            stream("count 1"),
+            ping(),
+        )
+        kinds = []
+        for _ in range(12):
+            message = await peer.expect()
+            kinds.append(message.stream.WhichOneof("event") or message.WhichOneof("msg"))
+        assert kinds == [
+            *("start", "chunk", "chunk", "chunk", "end"),
+            *("pong", "error", "error"),
+            *("start", "chunk", "end"),
+            "pong",
+        ]
+        await peer.close()
+
+
+async def test_more_pipelined_requests_than_the_limit_are_all_answered(path: Path) -> None:
+    async with listening(ScriptedServer(), path, limits=Limits(pipelined=4)):
+        peer = await RawPeer.unix(path)
+        peer.send(*[ping()] * 1000)
+        for _ in range(1000):
+            assert (await peer.expect()).HasField("pong")
+        await peer.close()
+
+
+async def test_a_frame_that_does_not_parse_gets_400_and_the_connection_lives_on(path: Path) -> None:
+    async with listening(ScriptedServer(), path):
+        peer = await RawPeer.unix(path)
+        peer.writer.write(bytes.fromhex("00000002 ffff"))
+        assert "not a ClientMessage" in await peer.expect_error(400)
+        peer.send(ping())
+        assert (await peer.expect()).HasField("pong")
+        await peer.close()
+
+
+@pytest.mark.req("dispatch.unknown_is_error")
+async def test_an_empty_frame_gets_400(path: Path) -> None:
+    async with listening(ScriptedServer(), path):
+        peer = await RawPeer.unix(path)
+        peer.writer.write(bytes(4))
+        assert "no request" in await peer.expect_error(400)
+        await peer.close()
+
+
+@pytest.mark.req("wire.frame.max")
+async def test_an_oversized_frame_gets_413_after_the_answers_before_it_and_a_close(
+    path: Path,
+) -> None:
+    async with listening(ScriptedServer(), path):
+        peer = await RawPeer.unix(path)
+        peer.send(ping(), stream("count 1"))
+        peer.writer.write((MAX_FRAME + 1).to_bytes(4, "big") + b"x" * 100_000)
+        assert (await peer.expect()).HasField("pong")
+        for event in ("start", "chunk", "end"):
+            assert (await peer.expect()).stream.HasField(event)
+        assert "16777216" in await peer.expect_error(413)
+        await peer.expect_close()
+        await peer.close()
+
+
+async def test_a_frame_of_exactly_the_limit_is_read(path: Path) -> None:
+    content = "x" * (MAX_FRAME - 100)
+    message = stream(content)
+    message.stream.cwd = "y" * (MAX_FRAME - message.ByteSize() - 5)
+    message.stream.cwd += "y" * (MAX_FRAME - message.ByteSize())
+    assert message.ByteSize() == MAX_FRAME
+    server = ScriptedServer()
+    async with listening(server, path):
+        peer = await RawPeer.unix(path)
+        peer.send(message)
+        assert (await peer.expect()).stream.HasField("start")
+        assert server.started == [content]
+        await peer.close()
+
+
+async def test_a_large_header_alone_allocates_nothing(path: Path) -> None:
+    async with listening(ScriptedServer(), path) as listener:
+        peer = await RawPeer.unix(path)
+        peer.send(ping())
+        peer.writer.write(MAX_FRAME.to_bytes(4, "big") + b"x" * 10)
+        await peer.expect()
+        while not (held := listener.statistics().inbound_bytes):
+            await asyncio.sleep(0)
+        assert held == 10
+        await peer.close()
+
+
+async def test_an_answer_that_does_not_fit_a_frame_becomes_413(path: Path) -> None:
+    async with listening(ScriptedServer(), path):
+        peer = await RawPeer.unix(path)
+        peer.send(wire.ClientMessage(extension=str(MAX_FRAME).encode()), ping())
+        assert "ask for less" in await peer.expect_error(413)
+        assert (await peer.expect()).HasField("pong")
+        await peer.close()
+
+
+async def test_a_stream_ends_at_the_event_that_does_not_fit_a_frame(path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, path):
+        peer = await RawPeer.unix(path)
+        peer.send(stream(f"huge {MAX_FRAME}"), ping())
+        assert (await peer.expect()).stream.HasField("start")
+        await peer.expect_error(413)
+        assert (await peer.expect()).HasField("pong")
+        assert server.ended == [f"huge {MAX_FRAME}: cancelled"]
+        await peer.close()
+
+
+# ── Peers that go away ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("dispatch.reply_channel_closed")
+async def test_a_stream_is_cancelled_when_its_client_goes_away(path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, path) as listener:
+        peer = await RawPeer.unix(path)
+        peer.send(stream("forever"))
+        await peer.expect()
+        await peer.close()
+        await server.until_ended("forever: cancelled")
+        while listener.statistics().connections:
+            await asyncio.sleep(0)
+
+
+async def test_a_request_with_one_answer_is_carried_out_though_its_client_went_away(
+    path: Path,
+) -> None:
+    server = ScriptedServer()
+    async with listening(server, path) as listener:
+        peer = await RawPeer.unix(path)
+        send = wire.ClientMessage(send=wire.SendMsg(agent="crab", content="on"))
+        peer.send(send)
+        await server.until_started("send on")
+        await peer.close()
+        server.release.set()
+        await server.until_ended("send on: completed")
+        while listener.statistics().connections:
+            await asyncio.sleep(0)
+
+
+async def test_requests_sent_just_before_the_client_left_are_carried_out(path: Path) -> None:
+    server = ScriptedServer()
+    server.release.set()
+    async with listening(server, path):
+        peer = await RawPeer.unix(path)
+        peer.send(
+            stream("forever"),
+            *(wire.ClientMessage(send=wire.SendMsg(content=str(n))) for n in range(3)),
+        )
+        await peer.close()
+        await server.until_ended("send 2: completed")
+        assert server.ended[-3:] == [f"send {n}: completed" for n in range(3)]
+
+
+async def test_a_peer_that_only_closed_its_sending_side_still_gets_its_answers(path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, path):
+        peer = await RawPeer.unix(path)
+        peer.send(ping(), wire.ClientMessage(send=wire.SendMsg(content="late")))
+        peer.writer.write_eof()
+        assert (await peer.expect()).HasField("pong")
+        await server.until_started("send late")
+        server.release.set()
+        assert (await peer.expect()).response.content == "late"
+        await peer.expect_close()
+        await peer.close()
+
+
+@pytest.mark.req("wire.eof.clean")
+@pytest.mark.parametrize("sent", [b"", b"\0", b"\0\0\0", b"\0\0\0\x05ab"])
+async def test_a_stream_that_ends_anywhere_disturbs_nobody(path: Path, sent: bytes) -> None:
+    async with listening(ScriptedServer(), path) as listener:
+        peer = await RawPeer.unix(path)
+        peer.writer.write(sent)
+        await peer.close()
+        other = await RawPeer.unix(path)
+        other.send(ping())
+        assert (await other.expect()).HasField("pong")
+        await other.close()
+        while listener.statistics().connections:
+            await asyncio.sleep(0)
+        assert listener.statistics().inbound_bytes == 0
+
+
+# ── Bounds ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_stalled_reader_slows_only_its_own_stream(path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, path):
+        stalled = await RawPeer.unix(path)
+        stalled.writer.transport.pause_reading()
+        stalled.send(stream("flood 100000000"))
+        await server.until_started("flood 100000000")
+        other = await RawPeer.unix(path)
+        for _ in range(100):
+            other.send(ping())
+            assert (await other.expect()).HasField("pong")
+        assert server.ended == []
+        await other.close()
+        await stalled.close()
+        await server.until_ended("flood 100000000: cancelled")
+
+
+async def test_a_reader_that_stalls_past_the_deadline_loses_its_connection(path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, path, limits=Limits(stall_timeout=0.05)):
+        stalled = await RawPeer.unix(path)
+        stalled.writer.transport.pause_reading()
+        stalled.send(stream("flood 100000000"))
+        await server.until_ended("flood 100000000: cancelled")
+        await stalled.close()
+
+
+@pytest.mark.parametrize("request_bytes", [b"\0\0\0\x03\xf2\x01\0", b"\0\0\0\x02\xff\xff"])
+async def test_a_peer_that_asks_without_reading_is_not_read_either(
+    path: Path, request_bytes: bytes
+) -> None:
+    """Good requests and bad ones alike: answers nobody reads must not pile up."""
+    async with listening(ScriptedServer(), path) as listener:
+        peer = await RawPeer.unix(path)
+        peer.writer.transport.pause_reading()
+        peer.writer.transport.set_write_buffer_limits(high=1 << 30)
+        peer.writer.write(request_bytes * 1_000_000)
+        seen, calm = 0, 0
+        while calm < 50:
+            await asyncio.sleep(0.001)
+            calm = calm + 1 if listener.requests == seen else 0
+            seen = listener.requests
+        assert seen < 500_000
+        assert listener.statistics().inbound_bytes < 1_000_000
+        peer.writer.transport.resume_reading()
+        for _ in range(1_000_000 // 1000):
+            await peer.expect()
+        peer.writer.transport.abort()
+
+
+async def test_a_stream_in_full_flow_lets_others_through_at_once(path: Path) -> None:
+    """Nothing holds the loop: a ping beside a flood that is read as fast as it comes."""
+    server = ScriptedServer()
+    async with listening(server, path):
+        greedy = await RawPeer.unix(path)
+        greedy.send(stream("flood 100000000"))
+
+        async def swallow() -> None:
+            while await greedy.reader.read(1 << 20):
+                pass
+
+        task = asyncio.create_task(swallow())
+        other = await RawPeer.unix(path)
+        loop = asyncio.get_running_loop()
+        slowest = 0.0
+        for _ in range(50):
+            start = loop.time()
+            other.send(ping())
+            await other.expect()
+            slowest = max(slowest, loop.time() - start)
+        task.cancel()
+        assert slowest < 0.5
+        await other.close()
+        await greedy.close()
+
+
+async def test_one_connection_too_many_is_told_503(path: Path) -> None:
+    async with listening(ScriptedServer(), path, limits=Limits(connections=2)):
+        first, second = await RawPeer.unix(path), await RawPeer.unix(path)
+        first.send(ping())
+        second.send(ping())
+        await first.expect()
+        await second.expect()
+        third = await RawPeer.unix(path)
+        third.send(ping())
+        assert "2 connections" in await third.expect_error(503)
+        await third.expect_close()
+        await third.close()
+        await first.close()
+        while True:
+            fourth = await RawPeer.unix(path)
+            fourth.send(ping())
+            if (await fourth.expect()).HasField("pong"):
+                break
+            await fourth.close()
+        await fourth.close()
+        await second.close()
+
+
+async def test_unparsed_bytes_of_all_connections_together_are_bounded(path: Path) -> None:
+    limit = 1_000_000
+    async with listening(ScriptedServer(), path, limits=Limits(inbound_bytes=limit)) as listener:
+        peers = [await RawPeer.unix(path) for _ in range(5)]
+        for peer in peers:
+            peer.writer.write((600_000).to_bytes(4, "big") + b"x" * 400_000)
+        answers = await asyncio.gather(
+            *(asyncio.wait_for(peer.read(), 0.5) for peer in peers), return_exceptions=True
+        )
+        refused = [a for a in answers if isinstance(a, wire.ServerMessage)]
+        assert refused
+        assert {message.error.code for message in refused} == {503}
+        assert listener.statistics().inbound_bytes <= limit
+        for peer in peers:
+            peer.writer.transport.abort()
+
+
+# ── The kernel vouches ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("trust.uds.same_user")
+async def test_another_user_is_turned_away(path: Path) -> None:
+    from crabtalk.transport import Door
+
+    stranger = Door("unix", uid=os.geteuid() + 1)
+    async with listening(ScriptedServer(), path, door=stranger):
+        peer = await RawPeer.unix(path)
+        peer.send(ping())
+        assert "serves user" in await peer.expect_error(401)
+        await peer.expect_close()
+        await peer.close()

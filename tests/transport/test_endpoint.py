@@ -1,0 +1,103 @@
+"""Endpoint and RunFiles: how a daemon is found."""
+
+import os
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from crabtalk.transport import Endpoint, RunFiles, TcpAddress, default_home
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFiles:
+    (tmp_path / "run").mkdir()
+    return RunFiles.of(tmp_path)
+
+
+@pytest.mark.req("home.location")
+def test_the_home_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRABTALK_HOME", "~/elsewhere")
+    assert default_home() == Path.home() / "elsewhere"
+    monkeypatch.setenv("CRABTALK_HOME", "relative")
+    assert default_home() == Path.cwd() / "relative"
+
+
+@pytest.mark.req("home.location")
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_it_the_home_is_in_the_users_own(
+    monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    if value is None:
+        monkeypatch.delenv("CRABTALK_HOME")
+    else:
+        monkeypatch.setenv("CRABTALK_HOME", value)
+    assert default_home() == Path.home() / ".crabtalk"
+
+
+@pytest.mark.req("home.run_files")
+def test_the_files_have_the_names_clients_know(run: RunFiles, tmp_path: Path) -> None:
+    assert run.socket == tmp_path / "run" / "crabtalk.sock"
+    assert run.port == tmp_path / "run" / "crabtalk.port"
+    assert run.token == tmp_path / "run" / "token"
+
+
+@pytest.mark.req("home.run_files")
+def test_the_port_is_published_as_bare_digits(run: RunFiles) -> None:
+    run.publish_port(6688)
+    assert run.port.read_bytes() == b"6688"
+
+
+@pytest.mark.req("trust.tcp.token")
+def test_a_token_is_made_once_and_is_private(run: RunFiles) -> None:
+    token = run.make_token()
+    assert len(token) == 64
+    assert stat.S_IMODE(run.token.stat().st_mode) == 0o600
+    assert run.make_token() == token
+
+
+def test_a_token_that_others_could_read_is_made_private(run: RunFiles) -> None:
+    run.token.write_text("chosen by hand\n")
+    run.token.chmod(0o644)
+    assert run.make_token() == "chosen by hand"
+    assert stat.S_IMODE(run.token.stat().st_mode) == 0o600
+
+
+def test_an_empty_token_is_replaced(run: RunFiles) -> None:
+    run.token.write_text("\n")
+    assert len(run.make_token()) == 64
+
+
+def test_the_socket_comes_before_tcp(run: RunFiles) -> None:
+    assert run.endpoints() == []
+    run.publish_port(4321)
+    token = run.make_token()
+    tcp = Endpoint(tcp=TcpAddress("127.0.0.1", 4321), token=token)
+    assert run.endpoints() == [tcp]
+    run.socket.touch()
+    assert run.endpoints() == [Endpoint(path=run.socket), tcp]
+
+
+@pytest.mark.parametrize("content", ["", "x", "12 34"])
+def test_a_port_file_with_nonsense_is_ignored(run: RunFiles, content: str) -> None:
+    run.make_token()
+    run.port.write_text(content)
+    assert run.endpoints() == []
+
+
+def test_addresses_are_read_with_and_without_slashes(tmp_path: Path) -> None:
+    assert Endpoint.parse("unix:/a/b") == Endpoint.parse("unix:///a/b") == Endpoint(Path("/a/b"))
+    tcp = Endpoint(tcp=TcpAddress("h", 1), token="t")
+    assert Endpoint.parse("tcp:h:1", token="t") == Endpoint.parse("tcp://h:1", token="t") == tcp
+    tls = Endpoint.parse("tls://h:1")
+    assert isinstance(tls.tls, ssl.SSLContext)
+    assert str(tls) == "tls:h:1"
+    assert str(tcp) == "tcp:h:1"
+    assert str(Endpoint.parse("unix:~/s")) == f"unix:{os.path.expanduser('~/s')}"  # noqa: PTH111
+
+
+@pytest.mark.parametrize("text", ["", "unix:", "http://h:1", "h:1", "/a/b", "tcp:h"])
+def test_other_addresses_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="unix:PATH|HOST:PORT"):
+        Endpoint.parse(text)

@@ -1,0 +1,61 @@
+"""replace_file: all of the new content or all of the old, never half."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from crabtalk.transport import replace_file
+
+
+@pytest.mark.req("durability.replace")
+def test_the_new_content_and_mode_take_the_place_of_the_old(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text("old")
+    path.chmod(0o644)
+    replace_file(path, b"new", 0o600)
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.req("durability.replace")
+def test_file_and_directory_are_synced_in_that_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of system calls is the promise, so this one test listens to them."""
+    calls: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def noting_fsync(descriptor: int) -> None:
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        calls.append("fsync directory" if is_directory else "fsync file")
+        fsync(descriptor)
+
+    def noting_replace(self: Path, target: Path) -> Path:
+        calls.append("rename")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(Path, "replace", noting_replace)
+    replace_file(tmp_path / "f", b"x")
+    assert calls == ["fsync file", "rename", "fsync directory"]
+
+
+def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+    target = tmp_path / "f"
+    target.mkdir()
+    (target / "inside").touch()
+    with pytest.raises(OSError, match="directory"):
+        replace_file(target, b"new")
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_link_in_the_way_of_the_side_file_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    (tmp_path / f".f.{os.getpid()}.new").symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic"):
+        replace_file(tmp_path / "f", b"new")
+    assert precious.read_text() == "keep"

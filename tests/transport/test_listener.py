@@ -1,0 +1,410 @@
+"""Listener: doors with tokens and TLS, and closing in good order."""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from crabtalk.protocol import wire
+from crabtalk.transport import Door, Limits, Listener, TcpAddress, listen_tcp, listen_unix
+from tests.scripted import RawPeer, ScriptedServer, listening, ping, stream
+
+TOKEN = "correct horse"
+
+
+def hello(token: str, padding: int = 0) -> wire.ClientMessage:
+    return wire.ClientMessage(hello=wire.HelloMsg(token=token, client="x" * padding))
+
+
+@asynccontextmanager
+async def tcp(
+    limits: Limits | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Listener, int]]:
+    listener = Listener(ScriptedServer(), limits)
+    sock = listen_tcp(TcpAddress(port=0))
+    listener.open(sock, Door("tcp", token=TOKEN, tls=tls))
+    try:
+        yield listener, sock.getsockname()[1]
+    finally:
+        await listener.close()
+
+
+# ── Tokens ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("trust.tcp.token")
+async def test_tcp_answers_after_a_hello_with_the_token() -> None:
+    async with tcp() as (_, port):
+        peer = await RawPeer.tcp(port)
+        peer.send(hello(TOKEN))
+        assert (await peer.expect()).welcome.server_version == "scripted"
+        peer.send(ping())
+        assert (await peer.expect()).HasField("pong")
+        await peer.close()
+
+
+async def test_a_hello_may_be_followed_by_large_requests_without_waiting() -> None:
+    async with tcp() as (_, port):
+        peer = await RawPeer.tcp(port)
+        peer.send(hello(TOKEN), stream("x" * 100_000), ping())
+        assert (await peer.expect()).HasField("welcome")
+        assert (await peer.expect()).stream.HasField("start")
+        assert (await peer.expect()).stream.HasField("end")
+        assert (await peer.expect()).HasField("pong")
+        await peer.close()
+
+
+@pytest.mark.req("trust.tcp.token")
+@pytest.mark.parametrize(
+    "first",
+    [
+        hello("wrong"),
+        hello(""),
+        hello(TOKEN + "x"),
+        hello("é" * 10),
+        ping(),
+        wire.ClientMessage(),
+        stream("x" * 100_000),
+        hello(TOKEN, padding=5000),
+    ],
+)
+async def test_tcp_answers_anything_else_with_401_and_closes(first: wire.ClientMessage) -> None:
+    async with tcp() as (listener, port):
+        peer = await RawPeer.tcp(port)
+        peer.send(first, ping(), ping())
+        assert "token" in await peer.expect_error(401)
+        await peer.expect_close()
+        await peer.close()
+        assert listener.requests == 0
+
+
+async def test_bytes_that_are_no_message_are_no_hello() -> None:
+    async with tcp() as (_, port):
+        peer = await RawPeer.tcp(port)
+        peer.writer.write(b"\0\0\0\x02\xff\xff")
+        await peer.expect_error(401)
+        await peer.expect_close()
+        await peer.close()
+
+
+async def test_an_http_request_is_turned_away_too() -> None:
+    async with tcp() as (_, port):
+        peer = await RawPeer.tcp(port)
+        peer.writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await peer.expect_error(401)
+        await peer.expect_close()
+        await peer.close()
+
+
+async def test_a_caller_that_says_nothing_is_turned_away_in_time() -> None:
+    async with tcp(Limits(hello_timeout=0.05)) as (_, port):
+        peer = await RawPeer.tcp(port)
+        await peer.expect_error(401)
+        await peer.expect_close()
+        await peer.close()
+
+
+async def test_a_caller_that_was_greeted_may_stay_silent() -> None:
+    async with tcp(Limits(hello_timeout=0.05)) as (_, port):
+        peer = await RawPeer.tcp(port)
+        peer.send(hello(TOKEN))
+        await peer.expect()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(peer.read(), 0.2)
+        peer.send(ping())
+        assert (await peer.expect()).HasField("pong")
+        await peer.close()
+
+
+@pytest.mark.req("transport.tcp.nodelay")
+async def test_connections_do_not_wait_to_fill_packets() -> None:
+    """TCP_NODELAY, read off the accepted socket itself."""
+    async with tcp() as (listener, port):
+        peer = await RawPeer.tcp(port)
+        peer.send(hello(TOKEN))
+        await peer.expect()
+        (connection,) = listener._connections
+        accepted = connection.transport.get_extra_info("socket")
+        duplicate = socket.socket(fileno=os.dup(accepted.fileno()))
+        with duplicate:
+            assert duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        await peer.close()
+
+
+async def test_a_unix_socket_needs_no_hello_and_takes_one(tmp_path: Path) -> None:
+    async with listening(ScriptedServer(), tmp_path / "s"):
+        peer = await RawPeer.unix(tmp_path / "s")
+        peer.send(ping(), hello("whatever"), ping())
+        assert (await peer.expect()).HasField("pong")
+        assert (await peer.expect()).HasField("welcome")
+        assert (await peer.expect()).HasField("pong")
+        await peer.close()
+
+
+# ── TLS ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def server_context(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def client_context(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+@pytest.mark.req("trust.tcp.tls")
+async def test_tls_carries_the_same_frames(
+    server_context: ssl.SSLContext, client_context: ssl.SSLContext
+) -> None:
+    async with tcp(tls=server_context) as (_, port):
+        peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port, ssl=client_context))
+        peer.send(hello(TOKEN), stream("count 1000"))
+        assert (await peer.expect()).HasField("welcome")
+        kinds = [(await peer.expect()).stream.WhichOneof("event") for _ in range(1002)]
+        assert kinds == ["start", *["chunk"] * 1000, "end"]
+        await peer.close()
+
+
+async def test_a_refusal_reaches_a_tls_client(
+    server_context: ssl.SSLContext, client_context: ssl.SSLContext
+) -> None:
+    async with tcp(tls=server_context) as (_, port):
+        peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port, ssl=client_context))
+        peer.send(hello("wrong"))
+        await peer.expect_error(401)
+        await peer.expect_close()
+        await peer.close()
+
+
+async def test_a_stream_is_cancelled_when_its_tls_client_goes_away(
+    server_context: ssl.SSLContext, client_context: ssl.SSLContext
+) -> None:
+    async with tcp(tls=server_context) as (listener, port):
+        server = listener.server
+        assert isinstance(server, ScriptedServer)
+        peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port, ssl=client_context))
+        peer.send(hello(TOKEN), stream("forever"))
+        await server.until_started("forever")
+        await peer.close()
+        await server.until_ended("forever: cancelled")
+
+
+async def test_a_caller_without_tls_disturbs_nobody(
+    server_context: ssl.SSLContext, client_context: ssl.SSLContext
+) -> None:
+    async with tcp(Limits(hello_timeout=0.2), tls=server_context) as (listener, port):
+        plain = await RawPeer.tcp(port)
+        plain.send(hello(TOKEN))
+        silent = await RawPeer.tcp(port)
+        peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port, ssl=client_context))
+        peer.send(hello(TOKEN))
+        assert (await peer.expect()).HasField("welcome")
+        assert await silent.reader.read() == b""
+        await plain.close()
+        await silent.close()
+        while listener.statistics().connections > 1:
+            await asyncio.sleep(0)
+        await peer.close()
+
+
+# ── Closing ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("daemon.shutdown.order")
+async def test_closing_lets_a_request_in_flight_finish(tmp_path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, tmp_path / "s") as listener:
+        idle = await RawPeer.unix(tmp_path / "s")
+        idle.send(ping())
+        await idle.expect()
+        peer = await RawPeer.unix(tmp_path / "s")
+        peer.send(wire.ClientMessage(send=wire.SendMsg(content="last")), ping())
+        await server.until_started("send last")
+        closing = asyncio.create_task(listener.close())
+        await idle.expect_close()
+        server.release.set()
+        assert (await peer.expect()).response.content == "last"
+        assert "shutting down" in await peer.expect_error(503)
+        await peer.expect_close()
+        await closing
+        assert listener.statistics().connections == 0
+        await peer.close()
+        await idle.close()
+
+
+@pytest.mark.req("daemon.shutdown.order")
+async def test_closing_accepts_nobody_new(tmp_path: Path) -> None:
+    async with listening(ScriptedServer(), tmp_path / "s") as listener:
+        await listener.close()
+        with pytest.raises(ConnectionRefusedError):
+            await RawPeer.unix(tmp_path / "s")
+
+
+async def test_closing_cuts_subscriptions_at_once(tmp_path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, tmp_path / "s", limits=Limits(drain_timeout=30)) as listener:
+        peer = await RawPeer.unix(tmp_path / "s")
+        peer.send(wire.ClientMessage(subscribe_events=wire.SubscribeEvents()))
+        await peer.expect()
+        async with asyncio.timeout(5):
+            await listener.close()
+        await peer.expect_error(503)
+        await peer.expect_close()
+        assert server.ended == ["subscribe_events: cancelled"]
+        await peer.close()
+
+
+@pytest.mark.req("daemon.shutdown.order")
+async def test_closing_cancels_what_does_not_finish_in_time(tmp_path: Path) -> None:
+    server = ScriptedServer()
+    limits = Limits(drain_timeout=0.05)
+    async with listening(server, tmp_path / "s", limits=limits) as listener:
+        streaming, sending = await RawPeer.unix(tmp_path / "s"), await RawPeer.unix(tmp_path / "s")
+        streaming.send(stream("forever"), ping())
+        sending.send(wire.ClientMessage(send=wire.SendMsg(content="slow")))
+        await server.until_started("forever")
+        await server.until_started("send slow")
+        await listener.close()
+        assert sorted(server.ended) == ["forever: cancelled", "send slow: cancelled"]
+        assert (await streaming.expect()).stream.HasField("start")
+        await streaming.expect_error(503)
+        await sending.expect_error(503)
+        await streaming.close()
+        await sending.close()
+
+
+async def test_closing_does_not_wait_for_peers_that_do_not_read(tmp_path: Path) -> None:
+    server = ScriptedServer()
+    limits = Limits(drain_timeout=0.05)
+    async with listening(server, tmp_path / "s", limits=limits) as listener:
+        peer = await RawPeer.unix(tmp_path / "s")
+        peer.writer.transport.pause_reading()
+        peer.send(stream("flood 100000000"))
+        await server.until_started("flood 100000000")
+        async with asyncio.timeout(5):
+            await listener.close()
+        assert server.ended == ["flood 100000000: cancelled"]
+        await peer.close()
+
+
+async def test_closing_during_a_tls_handshake(server_context: ssl.SSLContext) -> None:
+    async with tcp(tls=server_context) as (listener, port):
+        peer = await RawPeer.tcp(port)
+        while not listener.statistics().connections:
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await listener.close()
+        assert listener.statistics().connections == 0
+        await peer.close()
+
+
+async def test_cancelling_the_close_skips_the_waiting_but_not_the_closing(tmp_path: Path) -> None:
+    server = ScriptedServer()
+    limits = Limits(drain_timeout=30)
+    async with listening(server, tmp_path / "s", limits=limits) as listener:
+        peer = await RawPeer.unix(tmp_path / "s")
+        peer.send(stream("forever"))
+        await server.until_started("forever")
+        closing = asyncio.create_task(listener.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert server.ended == ["forever: cancelled"]
+        assert listener.statistics().connections == 0
+        await peer.close()
+
+
+# ── Accepting ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_statistics_count_what_came_and_went(tmp_path: Path) -> None:
+    async with listening(ScriptedServer(), tmp_path / "s") as listener:
+        for _ in range(3):
+            peer = await RawPeer.unix(tmp_path / "s")
+            peer.send(ping(), ping())
+            await peer.expect()
+            await peer.expect()
+            await peer.close()
+        peer = await RawPeer.unix(tmp_path / "s")
+        peer.writer.write(b"\xff\xff\xff\xff")
+        await peer.expect_error(413)
+        await peer.close()
+        while listener.statistics().connections:
+            await asyncio.sleep(0)
+        statistics = listener.statistics()
+        assert statistics.accepted == 4
+        assert statistics.refused == 1
+        assert statistics.requests == 6
+        assert statistics.inbound_bytes == 0
+
+
+async def test_a_flood_of_refused_callers_is_cut_off_rather_than_kept(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    async with listening(ScriptedServer(), path, limits=Limits(connections=1)) as listener:
+        first = await RawPeer.unix(path)
+        first.send(ping())
+        await first.expect()
+        crowd = [await RawPeer.unix(path) for _ in range(200)]
+        while listener.statistics().refused < 200:
+            await asyncio.sleep(0)
+        assert len(listener._lingering) <= 64
+        first.send(ping())
+        assert (await first.expect()).HasField("pong")
+        for peer in [*crowd, first]:
+            await peer.close()
+
+
+async def test_running_out_of_file_descriptors_pauses_accepting_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import resource
+
+    path = tmp_path / "s"
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with listening(ScriptedServer(), path) as listener:
+        first = await RawPeer.unix(path)
+        first.send(ping())
+        await first.expect()
+        waiting = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+        for sock in waiting:
+            sock.setblocking(False)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(s.fileno() for s in waiting) + 1, hard))
+        try:
+            for sock in waiting:
+                sock.connect(str(path))
+            for _ in range(20):
+                first.send(ping())
+                assert (await first.expect()).HasField("pong")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        while listener.statistics().accepted < 4:
+            await asyncio.sleep(0.01)
+        for sock in waiting:
+            sock.close()
+        await first.close()
+
+
+def test_two_listeners_cannot_share_a_path(tmp_path: Path) -> None:
+    with (
+        listen_unix(tmp_path / "s"),
+        pytest.raises(FileExistsError, match="another program answers"),
+    ):
+        listen_unix(tmp_path / "s")

@@ -1,0 +1,97 @@
+"""TCP: the addresses people write, and ports that are free."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.transport import TcpAddress, listen_tcp
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:6688", "127.0.0.1", 6688),
+        ("localhost:0", "localhost", 0),
+        ("[::1]:80", "::1", 80),
+        ("0.0.0.0:65535", "0.0.0.0", 65535),
+    ],
+)
+def test_addresses_read_as_people_write_them(text: str, host: str, port: int) -> None:
+    address = TcpAddress.parse(text)
+    assert address == TcpAddress(host, port)
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "6688", ":6688", "host", "host:", "host:x", "host:65536", "host:-1", "::1:80", "[::1]"]
+    + ["[]:1", "host:١"],
+)
+def test_other_text_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT|port between"):
+        TcpAddress.parse(text)
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
+    try:
+        address = TcpAddress.parse(text)
+    except ValueError:
+        return
+    assert TcpAddress.parse(str(address)) == address
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback(host: str) -> None:
+    assert TcpAddress(host).is_loopback
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "127.0.0.1.nip.io"])
+def test_not_loopback(host: str) -> None:
+    assert not TcpAddress(host).is_loopback
+
+
+@contextmanager
+def taken() -> Iterator[int]:
+    """A port that another program listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        yield sock.getsockname()[1]
+
+
+@pytest.mark.req("transport.tcp.port")
+def test_a_port_another_program_has_leads_to_a_later_one() -> None:
+    with taken() as port, listen_tcp(TcpAddress(port=port)) as sock:
+        bound = sock.getsockname()[1]
+        assert bound != port
+        assert port < bound <= port + 32 or port + 32 > 65535
+
+
+def test_a_free_port_is_taken_as_asked() -> None:
+    with taken() as port:
+        pass
+    with listen_tcp(TcpAddress(port=port)) as sock:
+        assert sock.getsockname() == ("127.0.0.1", port)
+
+
+def test_away_from_loopback_a_busy_port_is_an_error() -> None:
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        with pytest.raises(OSError, match="in use"):
+            listen_tcp(TcpAddress("0.0.0.0", other.getsockname()[1]))
+
+
+def test_a_name_with_both_families_binds_ipv4() -> None:
+    with listen_tcp(TcpAddress("localhost", 0)) as sock:
+        assert sock.getsockname()[0] == "127.0.0.1"
+
+
+def test_ipv6_loopback_binds() -> None:
+    with listen_tcp(TcpAddress("::1", 0)) as sock:
+        assert sock.getsockname()[0] == "::1"

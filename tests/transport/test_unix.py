@@ -1,0 +1,123 @@
+"""Unix sockets: modes, stale files, deep homes, and who is calling."""
+
+import multiprocessing
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from crabtalk.protocol import wire
+from crabtalk.transport import Door, Endpoint, Link, listen_unix, peer_uid
+from crabtalk.transport.unix import MAX_PATH
+from tests.scripted import RawPeer, ScriptedServer, listening, ping
+
+
+@pytest.mark.req("trust.uds.mode")
+def test_the_socket_is_for_its_owner_only(tmp_path: Path) -> None:
+    with listen_unix(tmp_path / "s"):
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
+
+
+def test_a_socket_nobody_answers_on_is_replaced(tmp_path: Path) -> None:
+    listen_unix(tmp_path / "s").close()
+    assert (tmp_path / "s").is_socket()
+    with listen_unix(tmp_path / "s") as sock, socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(tmp_path / "s"))
+        assert sock.accept()[0].close() is None
+
+
+def test_a_socket_somebody_answers_on_is_left_alone(tmp_path: Path) -> None:
+    with listen_unix(tmp_path / "s") as first:
+        with pytest.raises(FileExistsError, match="another program answers"):
+            listen_unix(tmp_path / "s")
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(tmp_path / "s"))
+            first.accept()[0].close()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("precious")
+    with pytest.raises(FileExistsError, match="not a socket"):
+        listen_unix(tmp_path / "s")
+    assert (tmp_path / "s").read_text() == "precious"
+
+
+def test_a_dangling_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "s").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError, match="not a socket"):
+        listen_unix(tmp_path / "s")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_a_home_deeper_than_a_socket_address_is_long_works(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["a-directory-with-a-long-name"] * 6)
+    deep.mkdir(parents=True)
+    path = deep / "crabtalk.sock"
+    assert len(os.fsencode(path)) > MAX_PATH
+    async with listening(ScriptedServer(), path):
+        link = await Endpoint(path=path).connect(Collect())
+        link.write_now(bytes.fromhex("00000003f20100"))
+        await link.arrived.wait()
+        assert wire.ServerMessage.FromString(link.data[4:]).HasField("pong")
+        link.transport.close()
+    assert stat.S_ISSOCK(path.stat().st_mode)
+
+
+class Collect(Link):
+    """Keeps what arrives."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        from crabtalk.protocol import FrameDecoder
+
+        super().__init__(FrameDecoder())
+        self.data = b""
+        self.arrived = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        self.arrived.set()
+
+
+def test_the_kernel_knows_who_called() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        assert peer_uid(ours) == os.geteuid()
+
+
+def call_as_nobody(path: str, answer: "multiprocessing.connection.Connection") -> None:
+    os.setuid(65534)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(path)
+        sock.sendall(bytes.fromhex("00000003f20100"))
+        answer.send(sock.recv(65536))
+
+
+@pytest.mark.req("trust.uds.same_user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+async def test_a_real_other_user_is_turned_away_even_if_file_modes_let_it_in() -> None:
+    import asyncio
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as open_directory:
+        path = Path(open_directory) / "s"
+        Path(open_directory).chmod(0o755)
+        async with listening(ScriptedServer(), path, door=Door("unix", uid=os.geteuid())):
+            path.chmod(0o666)
+            answer, inside = multiprocessing.Pipe()
+            child = multiprocessing.get_context("spawn").Process(
+                target=call_as_nobody, args=(str(path), inside)
+            )
+            await asyncio.to_thread(child.start)
+            data = await asyncio.to_thread(answer.recv)
+            await asyncio.to_thread(child.join)
+            message = wire.ServerMessage.FromString(data[4:])
+            assert message.error.code == 401
+            assert "you are user 65534" in message.error.message
+            peer = await RawPeer.unix(path)
+            peer.send(ping())
+            assert (await peer.expect()).HasField("pong")
+            await peer.close()
