@@ -54,7 +54,7 @@ async def measure(bare_socket: Path, home: Path) -> Table:
     daemon_port = (home / "run" / "crabtalk.port").read_text()
     for name in ("unix", "tcp"):
         if name == "unix":
-            _, bare = await loop.create_unix_connection(BareClient, bare_socket)
+            _, bare = await loop.create_unix_connection(BareClient, str(bare_socket))
             address = f"unix:{home}/run/crabtalk.sock"
         else:
             _, bare = await loop.create_connection(BareClient, "127.0.0.1", port)

@@ -46,7 +46,7 @@ async def bare(path: Path, count: int) -> None:
             if not self.left:
                 done.set_result(None)
 
-    transport, _ = await loop.create_unix_connection(Counter, path)
+    transport, _ = await loop.create_unix_connection(Counter, str(path))
     await done
     transport.close()
 

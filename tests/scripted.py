@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 from crabtalk.protocol import FrameDecoder, NotFoundError, Server, encode_frame, wire
 from crabtalk.transport import Door, Limits, Listener, listen_unix
@@ -110,6 +111,10 @@ class RawPeer:
     @classmethod
     async def tcp(cls, port: int, host: str = "127.0.0.1") -> "RawPeer":
         return cls(*await asyncio.open_connection(host, port))
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        return cast("asyncio.Transport", self.writer.transport)
 
     def send(self, *messages: wire.ClientMessage) -> None:
         self.writer.write(b"".join(encode_frame(message) for message in messages))

@@ -222,10 +222,7 @@ async def test_each_method_sends_its_request_and_returns_its_answer(
     assert server.last == (name, request)
     route = ROUTES[name]
     field = wire.ServerMessage.DESCRIPTOR.fields_by_name[route.reply]
-    expected: object = {
-        "pong": None,
-        "extension": b"out",
-    }.get(route.reply) or (field.message_type and getattr(wire, field.message_type.name)())
+    expected: object = field.message_type and getattr(wire, field.message_type.name)()
     if name == "kill":
         expected = True
     elif name == "compact":
@@ -389,7 +386,8 @@ async def test_a_stream_yields_typed_events_up_to_the_end(run: RunFiles) -> None
 
 def test_every_event_of_the_wire_is_a_type_of_the_client() -> None:
     fields = wire.StreamEvent.DESCRIPTOR.oneofs_by_name["event"].fields
-    assert {kind.__name__ for kind in get_args(Event)} == {f.message_type.name for f in fields}
+    names = {field.message_type.name for field in fields if field.message_type}
+    assert {kind.__name__ for kind in get_args(Event)} == names
 
 
 async def test_a_stream_carries_all_its_fields(run: RunFiles) -> None:

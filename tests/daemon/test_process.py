@@ -1,7 +1,6 @@
 """crabtalkd as users run it: a real process, started, talked to, interrupted, killed."""
 
 import asyncio
-import os
 import signal
 import socket
 import ssl
@@ -104,15 +103,22 @@ async def test_what_it_publishes_is_private(home: Path) -> None:
 
 
 @pytest.mark.req("daemon.writes_inside_home")
-async def test_it_writes_nothing_outside_its_home(home: Path, tmp_path: Path) -> None:
+async def test_it_writes_nothing_outside_its_home(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = {name: tmp_path / name for name in ("user", "tmp", "cwd")}
+    for path in elsewhere.values():
+        path.mkdir()
+    monkeypatch.setenv("HOME", str(elsewhere["user"]))
+    monkeypatch.setenv("TMPDIR", str(elsewhere["tmp"]))
+    monkeypatch.chdir(elsewhere["cwd"])
     async with daemon(home, *ANY_PORT) as running:
         async with connect(home=home) as client:
             await client.ping()
-        descriptors = Path(f"/proc/{running.process.pid}/fd")
-        opened = {os.readlink(fd) for fd in descriptors.iterdir() if int(fd.name) > 2}
-        files = {path for path in opened if path.startswith("/") and not path.startswith("/dev/")}
-        assert files == {str(running.run.lock)}
-    assert list(tmp_path.iterdir()) == [home]
+        await running.stop()
+    assert sorted(tmp_path.rglob("*")) == sorted(
+        [home, home / "run", home / "run" / "crabtalk.lock", home / "run" / "token", *list(elsewhere.values())]
+    )
 
 
 @pytest.mark.req("daemon.requests.unanswered")

@@ -226,7 +226,7 @@ async def test_a_stalled_reader_slows_only_its_own_stream(path: Path) -> None:
     server = ScriptedServer()
     async with listening(server, path):
         stalled = await RawPeer.unix(path)
-        stalled.writer.transport.pause_reading()
+        stalled.transport.pause_reading()
         stalled.send(stream("flood 100000000"))
         await server.until_started("flood 100000000")
         other = await RawPeer.unix(path)
@@ -243,7 +243,7 @@ async def test_a_reader_that_stalls_past_the_deadline_loses_its_connection(path:
     server = ScriptedServer()
     async with listening(server, path, limits=Limits(stall_timeout=0.05)):
         stalled = await RawPeer.unix(path)
-        stalled.writer.transport.pause_reading()
+        stalled.transport.pause_reading()
         stalled.send(stream("flood 100000000"))
         await server.until_ended("flood 100000000: cancelled")
         await stalled.close()
@@ -256,8 +256,8 @@ async def test_a_peer_that_asks_without_reading_is_not_read_either(
     """Good requests and bad ones alike: answers nobody reads must not pile up."""
     async with listening(ScriptedServer(), path) as listener:
         peer = await RawPeer.unix(path)
-        peer.writer.transport.pause_reading()
-        peer.writer.transport.set_write_buffer_limits(high=1 << 30)
+        peer.transport.pause_reading()
+        peer.transport.set_write_buffer_limits(high=1 << 30)
         peer.writer.write(request_bytes * 1_000_000)
         seen, calm = 0, 0
         while calm < 50:
@@ -266,10 +266,10 @@ async def test_a_peer_that_asks_without_reading_is_not_read_either(
             seen = listener.requests
         assert seen < 500_000
         assert listener.statistics().inbound_bytes < 1_000_000
-        peer.writer.transport.resume_reading()
+        peer.transport.resume_reading()
         for _ in range(1_000_000 // 1000):
             await peer.expect()
-        peer.writer.transport.abort()
+        peer.transport.abort()
 
 
 async def test_a_stream_in_full_flow_lets_others_through_at_once(path: Path) -> None:
@@ -335,7 +335,7 @@ async def test_unparsed_bytes_of_all_connections_together_are_bounded(path: Path
         assert {message.error.code for message in refused} == {503}
         assert listener.statistics().inbound_bytes <= limit
         for peer in peers:
-            peer.writer.transport.abort()
+            peer.transport.abort()
 
 
 # ── The kernel vouches ─────────────────────────────────────────────────────────────────────────

@@ -99,5 +99,5 @@ def test_addresses_are_read_with_and_without_slashes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "unix:", "http://h:1", "h:1", "/a/b", "tcp:h"])
 def test_other_addresses_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="unix:PATH|HOST:PORT"):
+    with pytest.raises(ValueError, match=r"unix:PATH|HOST:PORT"):
         Endpoint.parse(text)

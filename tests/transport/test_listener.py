@@ -295,7 +295,7 @@ async def test_closing_does_not_wait_for_peers_that_do_not_read(tmp_path: Path) 
     limits = Limits(drain_timeout=0.05)
     async with listening(server, tmp_path / "s", limits=limits) as listener:
         peer = await RawPeer.unix(tmp_path / "s")
-        peer.writer.transport.pause_reading()
+        peer.transport.pause_reading()
         peer.send(stream("flood 100000000"))
         await server.until_started("flood 100000000")
         async with asyncio.timeout(5):

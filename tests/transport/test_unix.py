@@ -25,7 +25,7 @@ def test_a_socket_nobody_answers_on_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "s").is_socket()
     with listen_unix(tmp_path / "s") as sock, socket.socket(socket.AF_UNIX) as caller:
         caller.connect(str(tmp_path / "s"))
-        assert sock.accept()[0].close() is None
+        sock.accept()[0].close()
 
 
 def test_a_socket_somebody_answers_on_is_left_alone(tmp_path: Path) -> None:
