@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -51,6 +52,7 @@ async def test_without_a_socket_port_file_and_token_lead_to_it(home: Path, run: 
     sock = listen_tcp(TcpAddress(port=0))
     listener.open(sock, Door("tcp", token=run.make_token()))
     run.publish_port(sock.getsockname()[1])
+    run.lock.write_text(str(os.getpid()))
     async with connect(home=home) as client:
         await client.ping()
     run.socket.touch()  # a stale one is no obstacle
@@ -71,6 +73,7 @@ async def test_a_daemon_that_does_not_answer_is_told_from_one_that_is_not_there(
     """Something listens on the port and says nothing."""
     with listen_tcp(TcpAddress(port=0)) as sock:
         run.make_token()
+        run.lock.write_text(str(os.getpid()))
         run.publish_port(sock.getsockname()[1])
         with pytest.raises(DaemonNotRunningError, match=r"did not answer within 0\.05 s"):
             async with connect(home=home, connect_timeout=0.05):
@@ -91,6 +94,7 @@ async def test_a_wrong_token_is_the_servers_to_refuse(run: RunFiles) -> None:
     await listener.close()
 
 
+@pytest.mark.req("client.reconnect")
 async def test_a_restarted_daemon_is_found_again(home: Path, run: RunFiles) -> None:
     async with listening(ScriptedServer(), run.socket):
         client = connect(home=home)
@@ -241,6 +245,20 @@ def test_every_request_has_a_method_of_its_name() -> None:
     assert set(CALLS) | {"stream", "subscribe_events", "subscribe_mcp_events"} == set(ROUTES)
 
 
+@pytest.mark.req("client.primitives")
+async def test_any_message_can_be_sent_by_hand(run: RunFiles) -> None:
+    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+        reply = await client.request(wire.ClientMessage(ping=wire.Ping()))
+        assert reply.WhichOneof("msg") == "pong"
+        message = wire.ClientMessage(stream=wire.StreamMsg(agent="crab", content="count 1"))
+        replies = [reply.stream async for reply in client.request_stream(message)]
+        assert [r.WhichOneof("event") for r in replies] == ["start", "chunk", "end"]
+        with pytest.raises(ServerError):
+            await client.request(wire.ClientMessage())
+        with pytest.raises(ServerError):
+            [r async for r in client.request_stream(wire.ClientMessage())]
+
+
 @pytest.mark.req("wire.errors.http_codes")
 async def test_a_server_error_is_raised_with_code_and_message(run: RunFiles) -> None:
     async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
@@ -264,6 +282,7 @@ async def test_kill_says_whether_there_was_anything(run: RunFiles) -> None:
         assert await client.kill("nobody") is False
 
 
+@pytest.mark.req("dispatch.independent")
 async def test_requests_do_not_wait_for_each_other(run: RunFiles) -> None:
     server = ScriptedServer()
     async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
@@ -346,6 +365,7 @@ async def test_a_request_too_large_for_a_frame_is_refused_before_it_is_sent(run:
         await client.ping()
 
 
+@pytest.mark.req("client.unexpected_reply")
 async def test_an_answer_of_the_wrong_kind_is_said_to_be_one(run: RunFiles) -> None:
     class Confused(Server):
         async def answer(
@@ -431,6 +451,7 @@ async def test_an_event_of_a_newer_daemon_is_passed_over(run: RunFiles) -> None:
         assert events == [wire.StreamEnd(agent="crab")]
 
 
+@pytest.mark.req("wire.stream.error_is_last")
 async def test_an_error_in_a_stream_is_raised_after_the_events_before_it(run: RunFiles) -> None:
     async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
         seen: list[Event] = []

@@ -15,6 +15,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.req("config.empty_works")
 @pytest.mark.parametrize("content", [None, "", "# nothing\n", "[daemon]\n[limits]\n"])
+@pytest.mark.req("trust.tcp.loopback")
 def test_nothing_said_means_defaults(path: Path, content: str | None) -> None:
     if content is not None:
         path.write_text(content)

@@ -71,6 +71,7 @@ ANY_PORT = ("--tcp", "127.0.0.1:0")
 
 
 @pytest.mark.req("daemon.start.binds")
+@pytest.mark.req("trust.tcp.loopback")
 async def test_it_says_where_it_is_and_answers_there(home: Path) -> None:
     async with daemon(home, *ANY_PORT) as running:
         assert f"{running.run.socket}, 127.0.0.1:{running.port}\n" in running.ready
@@ -117,7 +118,13 @@ async def test_it_writes_nothing_outside_its_home(
             await client.ping()
         await running.stop()
     assert sorted(tmp_path.rglob("*")) == sorted(
-        [home, home / "run", home / "run" / "crabtalk.lock", home / "run" / "token", *list(elsewhere.values())]
+        [
+            home,
+            home / "run",
+            home / "run" / "crabtalk.lock",
+            home / "run" / "token",
+            *list(elsewhere.values()),
+        ]
     )
 
 
@@ -162,6 +169,7 @@ async def test_a_signal_ends_it_cleanly(home: Path, number: signal.Signals) -> N
 
 
 @pytest.mark.req("daemon.restart.recovers")
+@pytest.mark.req("transport.stale")
 async def test_a_killed_daemon_leaves_nothing_in_the_way(home: Path) -> None:
     async with daemon(home, *ANY_PORT) as running:
         token = running.run.token.read_text()
@@ -213,6 +221,7 @@ async def test_many_daemons_started_at_once_leave_one(home: Path) -> None:
     assert codes == [0, 1, 1, 1, 1, 1]
 
 
+@pytest.mark.req("transport.stale")
 async def test_another_program_on_the_socket_is_left_alone(home: Path) -> None:
     run = RunFiles.of(home)
     run.directory.mkdir(parents=True)

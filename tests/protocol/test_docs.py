@@ -236,8 +236,8 @@ def check_limits(text: str) -> list[str]:
 
 def check_frames(text: str) -> list[str]:
     """Examples of frames: the bytes are the message, read and written, and none is elsewhere."""
-    problems = []
     examples = rows(text, FRAMES)
+    problems = [] if examples else ["no frame is shown"]
     for sender, message, frame in examples:
         envelope = wire.ClientMessage() if sender == "client" else wire.ServerMessage()
         data = bytes.fromhex(*spans(frame))
@@ -257,8 +257,9 @@ def check_frames(text: str) -> list[str]:
 
 def check_traces(text: str) -> list[str]:
     """Examples of exchanges consist of messages that exist."""
-    problems = []
-    for arrow, message in re.findall(r"^([→←]) (.*)$", text, re.MULTILINE):
+    lines = re.findall(r"^([→←]) (.*)$", text, re.MULTILINE)
+    problems = [] if lines else ["no exchange is shown"]
+    for arrow, message in lines:
         envelope = wire.ClientMessage() if arrow == "→" else wire.ServerMessage()
         try:
             text_format.Parse(message, envelope)

@@ -269,21 +269,22 @@ class DecoderMachine(RuleBasedStateMachine):
         self.connect()
 
     def connect(self) -> None:
-        self.decoder = FrameDecoder(limit=16)
+        self.limit = 16
+        self.decoder = FrameDecoder(self.limit)
         self.written = b""  # on its way
         self.held = b""  # delivered, frame incomplete
         self.refused = False
 
-    @rule(payload=st.binary(max_size=48))
+    @rule(payload=st.binary(max_size=48) | st.integers(15, 18).map(bytes))
     def write(self, payload: bytes) -> None:
         self.written += framed(payload)
 
     @rule(limit=st.integers(1, 40))
     def raise_limit(self, limit: int) -> None:
-        self.decoder.limit = max(self.decoder.limit, limit)
+        self.limit = self.decoder.limit = max(self.limit, limit)
 
     @precondition(lambda self: not self.refused)
-    @rule(count=st.integers(0, 120))
+    @rule(count=st.integers(0, 5) | st.integers(0, 120))
     def deliver(self, count: int) -> None:
         piece, self.written = self.written[:count], self.written[count:]
         self.held += piece
@@ -312,7 +313,7 @@ class DecoderMachine(RuleBasedStateMachine):
         payloads: list[bytes] = []
         while len(self.held) >= 4:
             (size,) = struct.unpack_from(">I", self.held)
-            if size > self.decoder.limit:
+            if size > self.limit:
                 return payloads, size
             if len(self.held) < 4 + size:
                 break

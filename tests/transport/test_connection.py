@@ -60,6 +60,7 @@ async def test_more_pipelined_requests_than_the_limit_are_all_answered(path: Pat
         await peer.close()
 
 
+@pytest.mark.req("wire.malformed.400")
 async def test_a_frame_that_does_not_parse_gets_400_and_the_connection_lives_on(path: Path) -> None:
     async with listening(ScriptedServer(), path):
         peer = await RawPeer.unix(path)
@@ -110,6 +111,7 @@ async def test_a_frame_of_exactly_the_limit_is_read(path: Path) -> None:
         await peer.close()
 
 
+@pytest.mark.req("bounds.header_allocates_nothing")
 async def test_a_large_header_alone_allocates_nothing(path: Path) -> None:
     async with listening(ScriptedServer(), path) as listener:
         peer = await RawPeer.unix(path)
@@ -122,6 +124,7 @@ async def test_a_large_header_alone_allocates_nothing(path: Path) -> None:
         await peer.close()
 
 
+@pytest.mark.req("wire.answer.too_large")
 async def test_an_answer_that_does_not_fit_a_frame_becomes_413(path: Path) -> None:
     async with listening(ScriptedServer(), path):
         peer = await RawPeer.unix(path)
@@ -131,6 +134,7 @@ async def test_an_answer_that_does_not_fit_a_frame_becomes_413(path: Path) -> No
         await peer.close()
 
 
+@pytest.mark.req("wire.answer.too_large")
 async def test_a_stream_ends_at_the_event_that_does_not_fit_a_frame(path: Path) -> None:
     server = ScriptedServer()
     async with listening(server, path):
@@ -222,6 +226,7 @@ async def test_a_stream_that_ends_anywhere_disturbs_nobody(path: Path, sent: byt
 # ── Bounds ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.req("bounds.stalled_reader")
 async def test_a_stalled_reader_slows_only_its_own_stream(path: Path) -> None:
     server = ScriptedServer()
     async with listening(server, path):
@@ -239,6 +244,7 @@ async def test_a_stalled_reader_slows_only_its_own_stream(path: Path) -> None:
         await server.until_ended("flood 100000000: cancelled")
 
 
+@pytest.mark.req("bounds.stall_deadline")
 async def test_a_reader_that_stalls_past_the_deadline_loses_its_connection(path: Path) -> None:
     server = ScriptedServer()
     async with listening(server, path, limits=Limits(stall_timeout=0.05)):
@@ -250,6 +256,7 @@ async def test_a_reader_that_stalls_past_the_deadline_loses_its_connection(path:
 
 
 @pytest.mark.parametrize("request_bytes", [b"\0\0\0\x03\xf2\x01\0", b"\0\0\0\x02\xff\xff"])
+@pytest.mark.req("bounds.pipelined")
 async def test_a_peer_that_asks_without_reading_is_not_read_either(
     path: Path, request_bytes: bytes
 ) -> None:
@@ -272,6 +279,7 @@ async def test_a_peer_that_asks_without_reading_is_not_read_either(
         peer.transport.abort()
 
 
+@pytest.mark.req("bounds.loop")
 async def test_a_stream_in_full_flow_lets_others_through_at_once(path: Path) -> None:
     """Nothing holds the loop: a ping beside a flood that is read as fast as it comes."""
     server = ScriptedServer()
@@ -298,6 +306,7 @@ async def test_a_stream_in_full_flow_lets_others_through_at_once(path: Path) -> 
         await greedy.close()
 
 
+@pytest.mark.req("bounds.connections")
 async def test_one_connection_too_many_is_told_503(path: Path) -> None:
     async with listening(ScriptedServer(), path, limits=Limits(connections=2)):
         first, second = await RawPeer.unix(path), await RawPeer.unix(path)
@@ -321,6 +330,7 @@ async def test_one_connection_too_many_is_told_503(path: Path) -> None:
         await second.close()
 
 
+@pytest.mark.req("bounds.inbound_bytes")
 async def test_unparsed_bytes_of_all_connections_together_are_bounded(path: Path) -> None:
     limit = 1_000_000
     async with listening(ScriptedServer(), path, limits=Limits(inbound_bytes=limit)) as listener:

@@ -73,15 +73,29 @@ def test_the_socket_comes_before_tcp(run: RunFiles) -> None:
     assert run.endpoints() == []
     run.publish_port(4321)
     token = run.make_token()
+    run.lock.write_text(str(os.getpid()))
     tcp = Endpoint(tcp=TcpAddress("127.0.0.1", 4321), token=token)
     assert run.endpoints() == [tcp]
     run.socket.touch()
     assert run.endpoints() == [Endpoint(path=run.socket), tcp]
 
 
+@pytest.mark.req("transport.stale")
+@pytest.mark.parametrize("holder", [None, "", "nonsense", "0", "-1", "9" * 20])
+def test_the_port_of_a_daemon_that_died_is_not_shown_the_token(
+    run: RunFiles, holder: str | None
+) -> None:
+    run.publish_port(4321)
+    run.make_token()
+    if holder is not None:
+        run.lock.write_text(holder)
+    assert run.endpoints() == []
+
+
 @pytest.mark.parametrize("content", ["", "x", "12 34"])
 def test_a_port_file_with_nonsense_is_ignored(run: RunFiles, content: str) -> None:
     run.make_token()
+    run.lock.write_text(str(os.getpid()))
     run.port.write_text(content)
     assert run.endpoints() == []
 

@@ -102,6 +102,7 @@ async def test_an_http_request_is_turned_away_too() -> None:
         await peer.close()
 
 
+@pytest.mark.req("bounds.hello_deadline")
 async def test_a_caller_that_says_nothing_is_turned_away_in_time() -> None:
     async with tcp(Limits(hello_timeout=0.05)) as (_, port):
         peer = await RawPeer.tcp(port)
@@ -170,6 +171,7 @@ def client_context(authority: trustme.CA) -> ssl.SSLContext:
 
 
 @pytest.mark.req("trust.tcp.tls")
+@pytest.mark.req("dispatch.every_transport")
 async def test_tls_carries_the_same_frames(
     server_context: ssl.SSLContext, client_context: ssl.SSLContext
 ) -> None:
@@ -372,6 +374,7 @@ async def test_a_flood_of_refused_callers_is_cut_off_rather_than_kept(tmp_path: 
             await peer.close()
 
 
+@pytest.mark.req("bounds.accept")
 async def test_running_out_of_file_descriptors_pauses_accepting_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ def test_the_socket_is_for_its_owner_only(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
 
 
+@pytest.mark.req("transport.stale")
 def test_a_socket_nobody_answers_on_is_replaced(tmp_path: Path) -> None:
     listen_unix(tmp_path / "s").close()
     assert (tmp_path / "s").is_socket()
@@ -28,6 +29,7 @@ def test_a_socket_nobody_answers_on_is_replaced(tmp_path: Path) -> None:
         sock.accept()[0].close()
 
 
+@pytest.mark.req("transport.stale")
 def test_a_socket_somebody_answers_on_is_left_alone(tmp_path: Path) -> None:
     with listen_unix(tmp_path / "s") as first:
         with pytest.raises(FileExistsError, match="another program answers"):
@@ -51,6 +53,7 @@ def test_a_dangling_link_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.req("transport.uds.path")
 async def test_a_home_deeper_than_a_socket_address_is_long_works(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["a-directory-with-a-long-name"] * 6)
     deep.mkdir(parents=True)

@@ -57,6 +57,7 @@ class Connection(Link):
     __slots__ = (
         "_deaf",
         "_door",
+        "_due",
         "_ended",
         "_greeted",
         "_held",
@@ -86,6 +87,8 @@ class Connection(Link):
         self._deaf = False  # what arrives is discarded
         self._ended = False  # the peer will send nothing more
         self._timer: asyncio.TimerHandle | None = None
+        # From the first moment, so that a TLS handshake uses up the time for the hello.
+        self._due = asyncio.get_running_loop().time() + listener.limits.hello_timeout
         if refusal is not None:
             self._pending.append(refusal)
             self._deaf = True
@@ -104,8 +107,7 @@ class Connection(Link):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if not self._greeted and not self._deaf:
-            timeout = self._listener.limits.hello_timeout
-            self._timer = asyncio.get_running_loop().call_later(timeout, self._hello_overdue)
+            self._timer = asyncio.get_running_loop().call_at(self._due, self._hello_overdue)
         self._next()
 
     def data_received(self, data: bytes) -> None:

@@ -120,4 +120,21 @@ class RunFiles:
             token = self.token.read_text().strip()
         except (OSError, ValueError):
             return found
-        return [*found, Endpoint(tcp=TcpAddress(port=port), token=token)]
+        # A daemon that was killed leaves its port file behind, and the port is anyone's by now:
+        # nobody but a daemon that lives is shown the token.
+        if self.holder() is not None:
+            found.append(Endpoint(tcp=TcpAddress(port=port), token=token))
+        return found
+
+    def holder(self) -> int | None:
+        """The process that holds this home, if it lives."""
+        try:
+            pid = int(self.lock.read_text())
+            if pid <= 0:
+                return None  # kill() would take these for groups of processes
+            os.kill(pid, 0)
+        except PermissionError:
+            return pid  # it lives, as another user
+        except (OSError, ValueError, OverflowError):
+            return None
+        return pid

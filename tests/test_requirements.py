@@ -1,0 +1,73 @@
+"""Every requirement has a test, and every test that names one names one that exists."""
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def requirements() -> dict[str, dict[str, str]]:
+    return tomllib.loads((ROOT / "tests" / "requirements.toml").read_text())
+
+
+def files_with_tests() -> list[Path]:
+    return sorted([*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("apps/*/tests/**/test_*.py")])
+
+
+def named_in(source: str) -> Iterator[str]:
+    """The ids that the test functions of a file carry."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if not node.name.startswith("test_"):
+            continue
+        for decorator in node.decorator_list:
+            if (
+                isinstance(decorator, ast.Call)
+                and ast.unparse(decorator.func) == "pytest.mark.req"
+                and isinstance(decorator.args[0], ast.Constant)
+            ):
+                yield str(decorator.args[0].value)
+
+
+def unshown(known: set[str], named: set[str]) -> set[str]:
+    return known - named
+
+
+def unknown(known: set[str], named: set[str]) -> set[str]:
+    return named - known
+
+
+NAMED = {name for path in files_with_tests() for name in named_in(path.read_text())}
+
+
+def test_every_requirement_is_shown_by_a_test() -> None:
+    assert unshown(set(requirements()), NAMED) == set()
+
+
+def test_every_id_in_a_test_is_a_requirement() -> None:
+    assert unknown(set(requirements()), NAMED) == set()
+
+
+def test_every_requirement_says_what_and_where_from() -> None:
+    for name, entry in requirements().items():
+        assert entry.keys() == {"source", "text"}, name
+        assert entry["source"], name
+        assert entry["text"].endswith("."), name
+
+
+def test_the_check_sees_both_faults() -> None:
+    source = """
+@pytest.mark.req("a.b")
+@pytest.mark.parametrize("x", [1])
+async def test_one(x): ...
+
+@pytest.mark.req("not.a.test")
+def helper(): ...
+"""
+    named = set(named_in(source))
+    assert named == {"a.b"}
+    assert unshown({"a.b", "c.d"}, named) == {"c.d"}
+    assert unknown({"c.d"}, named) == {"a.b"}

@@ -1,0 +1,174 @@
+"""Malformed frames and random bytes against a live listener, with a client who must not notice."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from crabtalk.client import connect
+from crabtalk.protocol import MAX_FRAME, wire
+from tests.scripted import RawPeer
+
+FRAMES = 90_000
+STREAMS = 12_000
+
+SERVE = """
+import asyncio, os, signal, sys
+from pathlib import Path
+import uvloop
+from crabtalk.protocol import Server
+from crabtalk.transport import Door, Listener, TcpAddress, listen_tcp, listen_unix
+
+async def main() -> None:
+    listener = Listener(Server())
+    listener.open(listen_unix(Path(sys.argv[1])), Door("unix", uid=os.geteuid()))
+    tcp = listen_tcp(TcpAddress(port=0))
+    listener.open(tcp, Door("tcp", token="secret"))
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    print(tcp.getsockname()[1], flush=True)
+    await stop.wait()
+    while listener.statistics().connections:
+        await asyncio.sleep(0.01)
+    statistics = listener.statistics()
+    await listener.close()
+    print(statistics.connections, statistics.inbound_bytes, flush=True)
+
+uvloop.run(main())
+"""
+
+
+class Target:
+    """The process under fire."""
+
+    def __init__(self, process: asyncio.subprocess.Process, path: Path, port: int) -> None:
+        self.process = process
+        self.path = path
+        self.port = port
+
+    @property
+    def rss(self) -> int:
+        """Resident bytes."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+
+@asynccontextmanager
+async def target(path: Path) -> AsyncIterator[Target]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVE, path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        yield Target(process, path, int(await process.stdout.readline()))
+        process.send_signal(signal.SIGTERM)
+        out, err = await process.communicate()
+        assert (process.returncode, out, err) == (0, b"0 0\n", b"")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+def payload(rng: random.Random) -> bytes:
+    """Something that is not, or hardly, a message."""
+    choice = rng.randrange(4)
+    if choice == 0:
+        return rng.randbytes(rng.randrange(64))
+    message = wire.ClientMessage(
+        create_agent=wire.CreateAgentMsg(name="x" * rng.randrange(40), config="{}", prompt="é")
+    )
+    data = bytearray(message.SerializeToString())
+    if choice == 1:
+        return bytes(data[: rng.randrange(len(data))])
+    for _ in range(rng.randrange(1, 5)):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    if choice == 2:
+        return bytes(data)
+    return bytes(data) + rng.randbytes(rng.randrange(16))
+
+
+def framed(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+async def malformed_frames(path: Path, rng: random.Random, count: int) -> None:
+    """Well framed, badly filled: each is answered, on one connection that lives on."""
+    peer = await RawPeer.unix(path)
+    batch = 500
+    for _ in range(count // batch):
+        peer.writer.write(b"".join(framed(payload(rng)) for _ in range(batch)))
+        for _ in range(batch):
+            answer = await peer.expect()
+            assert answer.error.code in (400, 410, 501) or answer.HasField("pong"), answer
+    await peer.close()
+
+
+def random_stream(rng: random.Random) -> bytes:
+    choice = rng.randrange(4)
+    if choice == 0:
+        return rng.randbytes(rng.randrange(200))
+    if choice == 1:
+        return rng.randrange(MAX_FRAME + 1, 1 << 32).to_bytes(4, "big") + rng.randbytes(50)
+    good = framed(payload(rng)) * rng.randrange(1, 4)
+    if choice == 2:
+        return good[: rng.randrange(len(good))]
+    return good + rng.randbytes(rng.randrange(10))
+
+
+async def random_streams(target: Target, rng: random.Random, count: int) -> None:
+    """Bytes without sense, then gone: politely, half-closed, or with a reset."""
+    for n in range(count):
+        if n % 2:
+            peer = await RawPeer.unix(target.path)
+        else:
+            peer = await RawPeer.tcp(target.port)
+        peer.writer.write(random_stream(rng))
+        leave = rng.randrange(3)
+        if leave == 0:
+            peer.transport.abort()
+            continue
+        if leave == 1:
+            peer.writer.write_eof()
+            async with asyncio.timeout(10):
+                while await peer.read() is not None:
+                    pass
+        await peer.close()
+
+
+@pytest.mark.req("bounds.fuzz")
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+async def test_a_hundred_thousand_malformed_inputs_disturb_nobody(tmp_path: Path) -> None:
+    rng = random.Random(20261115)
+    async with target(tmp_path / "s") as fired_at, connect(f"unix:{tmp_path / 's'}") as bystander:
+        await malformed_frames(fired_at.path, rng, FRAMES // 5)
+        await random_streams(fired_at, rng, STREAMS // 5)
+        await bystander.ping()
+        rss, descriptors = fired_at.rss, fired_at.descriptors
+        fire = asyncio.gather(
+            malformed_frames(fired_at.path, rng, FRAMES * 4 // 5),
+            random_streams(fired_at, rng, STREAMS * 4 // 5),
+        )
+        pings = 0
+        while not fire.done():
+            async with asyncio.timeout(5):
+                await bystander.ping()
+            pings += 1
+            await asyncio.sleep(0.001)
+        await fire
+        assert pings > 100
+        while fired_at.descriptors > descriptors:
+            await asyncio.sleep(0.01)
+        assert fired_at.rss - rss < 4 << 20
