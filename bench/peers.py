@@ -1,8 +1,10 @@
-"""The processes a measurement talks to: the real daemon, our transport, and a bare loop.
+"""The processes a measurement talks to: the real daemon, our transport, and bare loops.
 
-Run as `python -m bench.peers bare|ours SOCKET [TCP-PORT-FILE]`. The bare peer is the least a
-Python program can do on the same event loop: it echoes pings byte for byte, and answers anything
-else with the same frames our peer streams, encoded beforehand.
+Run as `python -m bench.peers callbacks|streams|ours SOCKET`. The bare peers move the bytes ours
+moves on the same event loop and do nothing else: they echo pings, and answer a number with that
+many chunk frames, encoded beforehand and written one at a time, as events come one at a time.
+`callbacks` is the least Python can do, an asyncio.Protocol; `streams` is the asyncio most people
+write: write, drain, readexactly.
 """
 
 import asyncio
@@ -30,12 +32,10 @@ def chunk_frame() -> bytes:
     return encode_frame(wire.ServerMessage(stream=event))
 
 
-# ── The bare peer ──────────────────────────────────────────────────────────────────────────────
+# ── The bare peers ─────────────────────────────────────────────────────────────────────────────
 
 
-class Bare(asyncio.Protocol):
-    """Echo for pings; for `b"N"` the chunk frame N times, each written as it is made."""
-
+class Callbacks(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.resumed: asyncio.Future[None] | None = None
@@ -62,6 +62,14 @@ class Bare(asyncio.Protocol):
             self.resumed = None
 
 
+async def streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    frame = chunk_frame()
+    for _ in range(int(await reader.read(16))):
+        writer.write(frame)
+        await writer.drain()
+    writer.close()
+
+
 # ── Ours ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -81,11 +89,13 @@ class Chatty(Server):
 
 async def serve(kind: str, path: Path) -> None:
     loop = asyncio.get_running_loop()
-    if kind == "bare":
-        await loop.create_unix_server(Bare, path)
-        server = await loop.create_server(Bare, "127.0.0.1", 0)
+    if kind == "callbacks":
+        await loop.create_unix_server(Callbacks, str(path))
+        server = await loop.create_server(Callbacks, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         path.with_suffix(".port").write_text(str(port))
+    elif kind == "streams":
+        await asyncio.start_unix_server(streams, path)
     else:
         listener = Listener(Chatty())
         listener.open(listen_unix(path), Door("unix", uid=os.geteuid()))
@@ -109,14 +119,12 @@ def peer(kind: str) -> Iterator[Path]:
 
 
 @contextmanager
-def pair() -> Iterator[tuple[Path, Path]]:
-    """Both peers on one core, and this process on the other: the same start for both."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[0]})
+def on_core(index: int) -> Iterator[None]:
+    """Runs this process, and those it starts, on one core of those it may use."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(cores)[index]})
     try:
-        with peer("bare") as bare, peer("ours") as ours:
-            os.sched_setaffinity(0, {cores[-1]})
-            yield bare, ours
+        yield
     finally:
         os.sched_setaffinity(0, cores)
 

@@ -1,10 +1,11 @@
 """Streaming: small chunk events, as fast as they go, to one client and to a hundred at once.
 
-The bare loop writes the same frames, encoded beforehand, one at a time; its client takes frames
-apart and counts them. Ours builds, wraps and encodes each event, and its client yields typed ones.
+The bare loops write the same frames, encoded beforehand, one at a time; their clients take frames
+apart and count them. Ours builds and encodes each event, and its client yields typed ones.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import cast
@@ -14,7 +15,7 @@ import uvloop
 from crabtalk.client import connect
 from crabtalk.protocol import wire
 
-from .peers import now, pair, percentile
+from .peers import now, on_core, peer, percentile
 from .report import Table
 
 EVENTS = 100_000
@@ -22,8 +23,8 @@ ROUNDS = 5
 CROWD = 100
 
 
-async def bare(path: Path, count: int) -> None:
-    """Reads `count` frames: four bytes, a length, that many bytes."""
+async def callbacks(path: Path, count: int) -> None:
+    """Reads `count` frames as bytes arrive: four bytes, a length, that many bytes."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -51,6 +52,16 @@ async def bare(path: Path, count: int) -> None:
     transport.close()
 
 
+async def streams(path: Path, count: int) -> None:
+    """The same with a StreamReader."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(str(count).encode())
+    for _ in range(count):
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        await reader.readexactly(size)
+    writer.close()
+
+
 async def ours(path: Path, count: int) -> None:
     seen = 0
     async with connect(f"unix:{path}") as client:
@@ -75,21 +86,30 @@ def timed(work: Awaitable[None], events: int) -> float:
     return uvloop.run(run())
 
 
+SIDES = {"callbacks": callbacks, "streams": streams, "ours": ours}
+
+
 def run() -> list[Table]:
-    table = Table("Chunk events a second", ["clients", "events each", "bare", "ours", "ratio"])
-    with pair() as (theirs, mine):
+    table = Table(
+        "Chunk events a second, each side on a core of its own",
+        ["clients", "events each", "bare callbacks", "bare streams", "ours", "ours / streams"],
+    )
+    with contextlib.ExitStack() as peers:
+        with on_core(0):
+            paths = {kind: peers.enter_context(peer(kind)) for kind in SIDES}
+        peers.enter_context(on_core(-1))
         for clients, rounds in ((1, ROUNDS), (CROWD, 1)):
-            taken: tuple[list[float], list[float]] = ([], [])
+            samples: dict[str, list[float]] = {kind: [] for kind in SIDES}
             for _ in range(rounds):
-                for one, path, samples in ((bare, theirs, taken[0]), (ours, mine, taken[1])):
+                for kind, one in SIDES.items():
+                    path = paths[kind]
                     work = one(path, EVENTS) if clients == 1 else crowd(one, path, EVENTS)
-                    samples.append(timed(work, EVENTS * clients))
-            rates = percentile(taken[0], 0.5), percentile(taken[1], 0.5)
+                    samples[kind].append(timed(work, EVENTS * clients))
+            rates = {kind: percentile(taken, 0.5) for kind, taken in samples.items()}
             table.row(
                 str(clients),
                 f"{EVENTS:,}",
-                f"{rates[0]:,.0f}",
-                f"{rates[1]:,.0f}",
-                f"{rates[1] / rates[0]:.2f}",
+                *(f"{rates[kind]:,.0f}" for kind in SIDES),
+                f"{rates['ours'] / rates['streams']:.2f}",
             )
     return [table]

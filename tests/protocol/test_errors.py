@@ -98,3 +98,19 @@ def test_an_unexpected_exception_is_logged_with_its_traceback(
     assert record.exc_info == (ValueError, error, error.__traceback__)
     assert "ValueError: sk-secret" in caplog.text
     assert "in raised" in caplog.text
+
+
+def test_a_sentence_that_utf8_cannot_hold_still_reaches_the_client() -> None:
+    message = error_message(NotFoundError("no file called \udcff.txt"))
+    assert message.code == 404
+    assert message.message == "no file called ?.txt"
+
+
+def test_a_group_of_one_counts_as_the_one() -> None:
+    group = ExceptionGroup("tasks", [ExceptionGroup("inner", [NotFoundError("no such thing")])])
+    assert error_message(group) == wire.ErrorMsg(code=404, message="no such thing")
+
+
+def test_a_group_of_several_is_a_fault_of_ours() -> None:
+    group = ExceptionGroup("tasks", [NotFoundError("one"), NotFoundError("two")])
+    assert error_message(group).code == 500

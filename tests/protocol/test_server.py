@@ -370,3 +370,56 @@ async def test_closing_the_generator_before_its_first_item_runs_nothing() -> Non
     server = Scripted([])
     await server.dispatch(request_for(ROUTES["stream"])).aclose()
     assert server.calls == []
+
+
+class Careless(Server):
+    """Its stream fails while it cleans up."""
+
+    def __init__(self) -> None:
+        self.waiting = asyncio.Event()
+
+    async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        try:
+            yield wire.StreamEvent(start=wire.StreamStart())
+            self.waiting.set()
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("clean-up failed")
+
+
+@pytest.mark.req("dispatch.cancellation_propagates")
+async def test_a_clean_up_that_fails_is_logged_and_closing_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    generator = Careless().dispatch(request_for(ROUTES["stream"]))
+    await anext(generator)
+    await generator.aclose()
+    assert "stream failed while it was being closed" in caplog.text
+    assert "clean-up failed" in caplog.text
+
+
+@pytest.mark.req("dispatch.cancellation_propagates")
+async def test_a_clean_up_that_fails_does_not_swallow_the_cancellation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Careless()
+    generator = server.dispatch(request_for(ROUTES["stream"]))
+    await anext(generator)
+    task = asyncio.ensure_future(anext(generator))
+    await server.waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "clean-up failed" in caplog.text
+
+
+async def test_a_method_that_forgets_its_answer_is_a_fault_of_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Forgetful(Server):
+        async def list_agents(self, request: wire.ListAgentsMsg) -> wire.AgentList:
+            return None  # type: ignore[return-value]
+
+    (reply,) = [r async for r in Forgetful().dispatch(request_for(ROUTES["list_agents"]))]
+    assert reply.error.code == 500
+    assert "list_agents must return what agent_list holds" in caplog.text

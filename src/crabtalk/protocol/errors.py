@@ -69,11 +69,16 @@ class UnavailableError(RequestError):
 def error_message(error: Exception) -> wire.ErrorMsg:
     """The wire form of a failure.
 
-    An exception nobody meant for the client is a fault of ours: the log gets all of it, the client
-    its type only, because the text of a foreign exception may carry keys or paths.
+    A group of one, as a TaskGroup raises it, counts as the one. An exception nobody meant for the
+    client is a fault of ours: the log gets all of it, the client its type only, because the text
+    of a foreign exception may carry keys or paths.
     """
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
     if isinstance(error, RequestError):
-        return wire.ErrorMsg(code=error.code, message=str(error))
+        # File names may hold what UTF-8 cannot, and an answer must not fail for want of a name.
+        sentence = str(error).encode(errors="replace").decode()
+        return wire.ErrorMsg(code=error.code, message=sentence)
     log.error("unexpected failure while answering a request", exc_info=error)
     sentence = f"internal error ({type(error).__name__}); the daemon's log has the details"
     return wire.ErrorMsg(code=InternalError.code, message=sentence)

@@ -4,13 +4,17 @@ Dispatch is written once, here. The daemon, tests and any other server subclass 
 what they offer, and answer 501 to the rest.
 """
 
+import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, NoReturn
 
 from . import crabtalk_pb2 as wire
 from .errors import BadRequestError, GoneError, UnsupportedError, error_message
-from .routes import ROUTES, Shape
+from .routes import ROUTES, Route, Shape
+
+log = logging.getLogger(__name__)
 
 # A field of ServerMessage and what it holds: a message, or bytes for an extension.
 Reply = tuple[str, Any]
@@ -43,6 +47,7 @@ class Server:
         step of all; see `encode_reply`.
         """
         name = message.WhichOneof("msg")
+        leaving: BaseException | None = None
         try:
             if name is None:
                 unknown()
@@ -52,12 +57,23 @@ class Server:
             field = route.reply
             if route.shape is Shape.ONE:
                 payload = await method(request)
-                yield field, wire.Pong() if payload is None else payload
+                yield field, nothing(route) if payload is None else payload
             else:
                 async with aclosing(method(request)) as payloads:
-                    async for payload in payloads:
-                        yield field, payload
+                    try:
+                        async for payload in payloads:
+                            yield field, payload
+                    except GeneratorExit as closed:
+                        leaving = closed
+                        raise
         except Exception as error:  # whatever failed, the client is told
+            task = asyncio.current_task()
+            if leaving is None and task is not None and task.cancelling():
+                leaving = asyncio.CancelledError()
+            if leaving is not None:
+                # The client is gone; a clean-up that fails must not turn into an answer to it.
+                log.error("%s failed while it was being closed", name, exc_info=error)
+                raise leaving from None
             yield "error", error_message(error)
 
     # ── Greeting and the daemon itself ──────────────────────────────────────────────────────
@@ -197,6 +213,13 @@ class Server:
 
 def unknown() -> NoReturn:
     raise BadRequestError("the message holds no request this daemon knows; is the client newer?")
+
+
+def nothing(route: Route) -> wire.Pong:
+    """What a method that returned nothing is answered with."""
+    if route.reply != "pong":
+        raise TypeError(f"{route.request} must return what {route.reply} holds")
+    return wire.Pong()
 
 
 def unsupported(request: str) -> NoReturn:

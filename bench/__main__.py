@@ -1,0 +1,53 @@
+"""`python -m bench [name ...]` measures; without names everything, and rewrites the README."""
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from . import codec, footprint, ping, streaming
+from .report import Table
+
+BENCHES: dict[str, Callable[[], list[Table]]] = {
+    "codec": codec.run,
+    "ping": ping.run,
+    "streaming": streaming.run,
+    "footprint": footprint.run,
+}
+README = Path(__file__).with_name("README.md")
+MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"
+
+
+def main() -> None:
+    names = sys.argv[1:] or list(BENCHES)
+    if unknown := set(names) - set(BENCHES):
+        sys.exit(f"no bench called {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+    tables = []
+    for name in names:
+        for table in BENCHES[name]():
+            print(table.markdown(), flush=True)
+            tables.append(table)
+    if names == list(BENCHES):
+        write(tables)
+
+
+def write(tables: list[Table]) -> None:
+    where = (
+        f"CPython {platform.python_version()}, {platform.system()} on {platform.machine()}, "
+        f"{os.cpu_count()} cores."
+    )
+    body = "\n\n".join([where, *(table.markdown().rstrip() for table in tables)])
+    old = README.read_text()
+    new = re.sub(
+        f"{MARKS[0]}.*{MARKS[1]}",
+        lambda _: f"{MARKS[0]}\n\n{body}\n\n{MARKS[1]}",
+        old,
+        flags=re.DOTALL,
+    )
+    README.write_text(new)
+
+
+if __name__ == "__main__":
+    main()
