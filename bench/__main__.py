@@ -39,14 +39,9 @@ def write(tables: list[Table]) -> None:
         f"{os.cpu_count()} cores."
     )
     body = "\n\n".join([where, *(table.markdown().rstrip() for table in tables)])
-    old = README.read_text()
-    new = re.sub(
-        f"{MARKS[0]}.*{MARKS[1]}",
-        lambda _: f"{MARKS[0]}\n\n{body}\n\n{MARKS[1]}",
-        old,
-        flags=re.DOTALL,
-    )
-    README.write_text(new)
+    measured = re.compile(f"{MARKS[0]}.*{MARKS[1]}", re.DOTALL)
+    fresh = f"{MARKS[0]}\n\n{body}\n\n{MARKS[1]}"
+    README.write_text(measured.sub(lambda _: fresh, README.read_text()))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class Server:
                 leaving = asyncio.CancelledError()
             if leaving is not None:
                 # The client is gone; a clean-up that fails must not turn into an answer to it.
-                log.error("%s failed while it was being closed", name, exc_info=error)
+                log.exception("%s failed while it was being closed", name)
                 raise leaving from None
             yield "error", error_message(error)
 
