@@ -1,0 +1,69 @@
+"""Assembler: puts a streamed answer together, for those who want it whole."""
+
+from typing import Any
+
+from .errors import ApiError, ErrorKind
+from .messages import Chunk, Finish, Message, Response, ToolCall, ToolCallDelta, Usage
+
+
+class Assembler:
+    """Add chunks in order, then take the message.
+
+    Pieces of a tool call are joined by index: id and name are taken when they come, arguments are
+    joined. A call without an id or a name is an answer that cannot be carried out, and an error.
+    """
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, list[str]] = {}  # index: id, name, pieces of arguments
+        self._opaque: dict[str, Any] = {}
+        self.finish: Finish = ""
+        self.usage = Usage()
+
+    def add(self, chunk: Chunk) -> None:
+        if chunk.text:
+            self._text.append(chunk.text)
+        if chunk.reasoning:
+            self._reasoning.append(chunk.reasoning)
+        for delta in chunk.tool_calls:
+            self._add_call(delta)
+        if chunk.finish:
+            self.finish = chunk.finish
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+        if chunk.opaque:
+            self._opaque |= chunk.opaque
+
+    def _add_call(self, delta: ToolCallDelta) -> None:
+        call = self._calls.setdefault(delta.index, ["", ""])
+        if delta.id:
+            call[0] = delta.id
+        if delta.name:
+            call[1] = delta.name
+        call.append(delta.arguments)
+
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls so far, in the order of their index. Raises ApiError for half a call."""
+        calls = []
+        for _, (call_id, name, *pieces) in sorted(self._calls.items()):
+            if not call_id or not name:
+                lacking = "an id" if not call_id else "a name"
+                raise ApiError(
+                    ErrorKind.PROTOCOL,
+                    f"the model called a tool ({name or call_id or 'unnamed'}) without {lacking}",
+                )
+            calls.append(ToolCall(id=call_id, name=name, arguments="".join(pieces)))
+        return tuple(calls)
+
+    def message(self) -> Message:
+        return Message(
+            role="assistant",
+            text="".join(self._text),
+            reasoning="".join(self._reasoning),
+            tool_calls=self.tool_calls(),
+            opaque=self._opaque,
+        )
+
+    def response(self, model: str) -> Response:
+        return Response(message=self.message(), finish=self.finish, usage=self.usage, model=model)

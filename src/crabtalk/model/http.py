@@ -1,0 +1,188 @@
+"""HttpClient: one pool of connections for all backends. Loads aiohttp when first used."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .errors import ApiError, ErrorKind
+
+if TYPE_CHECKING:
+    import aiohttp
+
+# Of an error's body, this much is read. The rest is not worth waiting for.
+MAX_ERROR_BODY = 64 * 1024
+# No answer of a model is longer; a stream that goes on past it has no end.
+MAX_BODY = 64 * 1024 * 1024
+MAX_CONNECTIONS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request, ready to send."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    method: str = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `first` runs from sending the request to the first token, `between` from then on."""
+
+    connect: float = 10.0
+    first: float = 120.0
+    between: float = 60.0
+
+
+class HttpClient:
+    """Shared by all providers of a process; closed once, at the end.
+
+    Proxies come from HTTPS_PROXY and its kin, certificates from SSL_CERT_FILE, REQUESTS_CA_BUNDLE
+    or CURL_CA_BUNDLE, else from the system.
+    """
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @asynccontextmanager
+    async def open(self, call: Call, timeouts: Timeouts) -> AsyncIterator["Reply"]:
+        """Sends `call` and yields its reply once the headers are there.
+
+        Leaving the block before the body was read to its end closes the connection at once.
+        Raises ApiError for everything that can go wrong on the way.
+        """
+        import aiohttp
+
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect)
+        deadline = asyncio.get_running_loop().time() + timeouts.first
+        try:
+            async with asyncio.timeout_at(deadline):
+                response = await self.session().request(
+                    call.method,
+                    call.url,
+                    data=call.body,
+                    headers=call.headers,
+                    timeout=limits,
+                    allow_redirects=False,
+                )
+        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            raise translate(error, call.url, timeouts) from None
+        try:
+            yield Reply(response, call.url, timeouts, deadline)
+        finally:
+            response.close()  # hands a connection whose body was read back to the pool
+
+    async def fetch(self, call: Call, timeouts: Timeouts) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and whole body, for answers that are not streamed."""
+        async with self.open(call, timeouts) as reply:
+            return reply.status, reply.headers, await reply.read(MAX_BODY)
+
+    def session(self) -> "aiohttp.ClientSession":
+        if self._session is None:
+            import aiohttp
+
+            connector = aiohttp.TCPConnector(
+                limit=MAX_CONNECTIONS, keepalive_timeout=60, ssl=certificates()
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                trust_env=True,
+                auto_decompress=True,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=256 * 1024,
+            )
+        return self._session
+
+
+class Reply:
+    """A response whose body is still to be read."""
+
+    __slots__ = ("_read", "_seen", "_timeouts", "_url", "deadline", "headers", "status")
+
+    def __init__(
+        self, response: "aiohttp.ClientResponse", url: str, timeouts: Timeouts, deadline: float
+    ) -> None:
+        self._read = response.content.readany
+        self._url = url
+        self._timeouts = timeouts
+        self._seen = 0
+        self.deadline = deadline  # for the next piece, in the loop's time
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+
+    async def piece(self) -> bytes:
+        """What has arrived, empty at the end. Raises ApiError past the deadline."""
+        import aiohttp
+
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                piece = await self._read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise translate(error, self._url, self._timeouts) from None
+        self._seen += len(piece)
+        if self._seen > MAX_BODY:
+            raise ApiError(ErrorKind.PROTOCOL, "the answer does not end; it was cut off")
+        return piece
+
+    def extend(self) -> None:
+        """A token arrived: the next one has its time from now."""
+        self.deadline = asyncio.get_running_loop().time() + self._timeouts.between
+
+    async def read(self, limit: int = MAX_ERROR_BODY) -> bytes:
+        """The body, or the first `limit` bytes of it."""
+        body = bytearray()
+        while len(body) < limit and (piece := await self.piece()):
+            body += piece
+        return bytes(body[:limit])
+
+
+def certificates() -> ssl.SSLContext:
+    """The system's certificates, or the bundle the environment names."""
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if path := os.environ.get(name):
+            try:
+                return ssl.create_default_context(cafile=path)
+            except OSError as error:
+                raise ApiError(
+                    ErrorKind.CONFIG, f"{name} names {path}, which cannot be used: {error}"
+                ) from None
+    return ssl.create_default_context()
+
+
+def translate(error: Exception, url: str, timeouts: Timeouts) -> ApiError:
+    """What went wrong below HTTP, in a sentence."""
+    import aiohttp
+
+    where = url.split("?")[0]
+    if isinstance(error, aiohttp.InvalidURL):
+        return ApiError(ErrorKind.CONFIG, f"{url!r} is not a URL; check base_url")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+        return ApiError(ErrorKind.TLS, f"no secure connection to {where}: {reason(error)}")
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return ApiError(
+            ErrorKind.TIMEOUT, f"{where} could not be reached within {timeouts.connect:g} s"
+        )
+    if isinstance(error, TimeoutError):
+        return ApiError(ErrorKind.TIMEOUT, f"{where} sent nothing for too long")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return ApiError(ErrorKind.CONNECTION, f"{where} cannot be reached: {reason(error)}")
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
+        return ApiError(ErrorKind.CONNECTION, f"{where} closed the connection in mid-answer")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return ApiError(ErrorKind.PROTOCOL, f"{where} does not answer in HTTP: {reason(error)}")
+    return ApiError(ErrorKind.CONNECTION, f"the connection to {where} failed: {reason(error)}")
+
+
+def reason(error: Exception) -> str:
+    inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
+    return getattr(inner, "strerror", None) or str(inner) or type(inner).__name__

@@ -1,0 +1,203 @@
+"""Provider: what the engine asks of a model. HttpProvider: all of it but a vendor's dialect.
+
+A dialect is pure: it says what to send and reads what came back, and never touches a socket. The
+driver here owns time-outs, retries and connections, once for every vendor.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+
+from .assembler import Assembler
+from .errors import ApiError, ErrorKind
+from .http import Call, HttpClient, Reply, Timeouts
+from .messages import Chunk, ModelInfo, Request, Response
+
+# The vendor asks to wait longer than this: better to say so than to sit and wait.
+MAX_RETRY_AFTER = 30.0
+FIRST_BACKOFF = 0.1
+
+
+class Provider(Protocol):
+    """A place that answers requests for models. `name` is what configuration calls it."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def complete(self, request: Request) -> Response:
+        """The whole answer. Raises ApiError. Cancelled, the request is closed at once."""
+        ...
+
+    def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
+        """The answer as it comes. Raises ApiError. Closing it closes the request at once."""
+        ...
+
+    async def models(self) -> list[ModelInfo]:
+        """What it offers, asked anew. Raises ApiError."""
+        ...
+
+    def context_limit(self, model: str) -> int | None:
+        """Tokens the model can read, if that is known without asking."""
+        ...
+
+    async def close(self) -> None:
+        """Gives back what it holds: connections, child processes."""
+        ...
+
+
+class Decoder(Protocol):
+    """Reads one streamed answer, fed with bytes split anywhere."""
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        """The chunks `data` completes. Raises ApiError when the vendor reports one."""
+        ...
+
+    def end(self) -> list[Chunk]:
+        """The body is over. Raises ApiError when the answer is not."""
+        ...
+
+
+class Dialect(Protocol):
+    """How one vendor is spoken to. Pure: same input, same output."""
+
+    name: str
+
+    def chat(self, request: Request) -> Call: ...
+
+    def decoder(self, request: Request) -> Decoder: ...
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError: ...
+
+    def list_models(self) -> Call: ...
+
+    def read_models(self, body: bytes) -> list[ModelInfo]: ...
+
+    def context_limit(self, model: str) -> int | None: ...
+
+    def relax(self, error: ApiError) -> bool:
+        """True when it gave up an optional part that `error` objects to: try again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often, and how long in between: doubling, with jitter between half and full."""
+
+    max_retries: int = 2
+    backoff: float = FIRST_BACKOFF
+    between: Callable[[float, float], float] = random.uniform
+
+    def delay(self, attempt: int, error: ApiError) -> float:
+        backoff = self.backoff * 2**attempt
+        jittered = self.between(backoff / 2, backoff)
+        return max(jittered, error.retry_after or 0.0)
+
+
+class HttpProvider:
+    """A Provider over HTTP: one dialect, one shared client."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        http: HttpClient,
+        *,
+        timeouts: Timeouts | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        self.dialect = dialect
+        self._http = http
+        self._timeouts = timeouts or Timeouts()
+        self._retry = retry or Retry()
+
+    @property
+    def name(self) -> str:
+        return self.dialect.name
+
+    async def complete(self, request: Request) -> Response:
+        """Nobody has seen a chunk before the last one, so the whole of it can be tried again."""
+        attempt = 0
+        while True:
+            assembler = Assembler()
+            try:
+                async with aclosing(self._attempt(request)) as chunks:
+                    async for chunk in chunks:
+                        assembler.add(chunk)
+                return assembler.response(request.model)
+            except ApiError as error:
+                attempt = await self._again(error, attempt)
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
+        """Tried again only while nobody has seen a chunk of it."""
+        attempt = 0
+        while True:
+            seen = False
+            try:
+                async with aclosing(self._attempt(request)) as chunks:
+                    async for chunk in chunks:
+                        seen = True
+                        yield chunk
+                return
+            except ApiError as error:
+                if seen:
+                    raise
+                attempt = await self._again(error, attempt)
+
+    async def models(self) -> list[ModelInfo]:
+        attempt = 0
+        while True:
+            try:
+                status, headers, body = await self._http.fetch(
+                    self.dialect.list_models(), self._timeouts
+                )
+                if status != 200:
+                    raise self.dialect.error(status, headers, body)
+                return self.dialect.read_models(body)
+            except ApiError as error:
+                attempt = await self._again(error, attempt)
+
+    def context_limit(self, model: str) -> int | None:
+        return self.dialect.context_limit(model)
+
+    async def close(self) -> None:
+        """Nothing of its own: the connections are the shared client's."""
+
+    async def _attempt(self, request: Request) -> AsyncGenerator[Chunk, None]:
+        async with self._http.open(self.dialect.chat(request), self._timeouts) as reply:
+            if reply.status != 200:
+                raise self.dialect.error(reply.status, reply.headers, await reply.read())
+            self._must_stream(reply)
+            decoder = self.dialect.decoder(request)
+            while piece := await reply.piece():
+                chunks = decoder.feed(piece)
+                for chunk in chunks:
+                    yield chunk
+                if chunks:
+                    reply.extend()
+            for chunk in decoder.end():
+                yield chunk
+
+    def _must_stream(self, reply: Reply) -> None:
+        """A page where a stream should be: a proxy's, a login's, or the wrong base_url's."""
+        kind = reply.headers.get("Content-Type", "")
+        if "html" in kind:
+            raise ApiError(
+                ErrorKind.PROTOCOL,
+                "answered with a web page instead of a model's stream; check base_url",
+                status=reply.status,
+            )
+
+    async def _again(self, error: ApiError, attempt: int) -> int:
+        """Waits before the next attempt, or raises `error` when there is none."""
+        error.provider = error.provider or self.name
+        if self.dialect.relax(error):
+            return attempt
+        if not error.is_transient or attempt >= self._retry.max_retries:
+            raise error
+        delay = self._retry.delay(attempt, error)
+        if delay > MAX_RETRY_AFTER:
+            raise error
+        await asyncio.sleep(delay)
+        return attempt + 1

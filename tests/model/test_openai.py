@@ -1,0 +1,603 @@
+"""OpenAI's dialect against a server that speaks it, with OpenAI's own SDK as second witness."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from itertools import pairwise
+
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.model import (
+    ApiError,
+    Assembler,
+    Chunk,
+    ErrorKind,
+    HttpClient,
+    HttpProvider,
+    Image,
+    Message,
+    ModelInfo,
+    Request,
+    Retry,
+    Timeouts,
+    Tool,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+from crabtalk.model.openai import OpenAiDialect
+from tests.model.fake import Answer, FakeVendor, in_pieces, vendor
+
+HI = Request(model="gpt-x", messages=(Message(role="user", text="hi"),))
+
+
+def sse(*documents: object, done: bool = True, end: str = "\n") -> bytes:
+    lines = [f"data: {json.dumps(d, ensure_ascii=False)}{end}{end}" for d in documents]
+    if done:
+        lines.append(f"data: [DONE]{end}{end}")
+    return "".join(lines).encode()
+
+
+def delta(finish: str | None = None, **fields: object) -> dict[str, object]:
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1700000000,
+        "model": "gpt-x",
+        "choices": [{"index": 0, "delta": fields, "finish_reason": finish}],
+    }
+
+
+USAGE = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion.chunk",
+    "created": 1700000000,
+    "model": "gpt-x",
+    "choices": [],
+    "usage": {
+        "prompt_tokens": 20,
+        "completion_tokens": 7,
+        "total_tokens": 27,
+        "prompt_tokens_details": {"cached_tokens": 16},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    },
+}
+
+# A reasoning model thinks, speaks, and calls two tools whose arguments come in fragments.
+FULL = sse(
+    delta(role="assistant", content=""),
+    delta(reasoning_content="Hm, "),
+    delta(reasoning_content="über 🦀"),
+    delta(content="Sure"),
+    delta(content=", 日本"),
+    delta(
+        tool_calls=[
+            {"index": 0, "id": "call_a", "type": "function", "function": {"name": "bash"}},
+        ]
+    ),
+    delta(tool_calls=[{"index": 0, "function": {"arguments": '{"comm'}}]),
+    delta(
+        tool_calls=[
+            {"index": 1, "id": "call_b", "type": "function", "function": {"name": "read"}},
+            {"index": 0, "function": {"arguments": 'and":"ls"}'}},
+        ]
+    ),
+    delta(tool_calls=[{"index": 1, "function": {"arguments": "{}"}}]),
+    delta(finish="tool_calls"),
+    USAGE,
+)
+FULL_MESSAGE = Message(
+    role="assistant",
+    text="Sure, 日本",
+    reasoning="Hm, über 🦀",
+    tool_calls=(
+        ToolCall(id="call_a", name="bash", arguments='{"command":"ls"}'),
+        ToolCall(id="call_b", name="read", arguments="{}"),
+    ),
+)
+
+
+@asynccontextmanager
+async def provider(
+    fake: FakeVendor, *, timeouts: Timeouts | None = None, retries: int = 2
+) -> AsyncIterator[HttpProvider]:
+    http = HttpClient()
+    retry = Retry(max_retries=retries, backoff=0.001)
+    dialect = OpenAiDialect("test", base=f"{fake.url}/v1", api_key="sk-secret")
+    try:
+        yield HttpProvider(dialect, http, timeouts=timeouts, retry=retry)
+    finally:
+        await http.close()
+
+
+async def chunks_of(provider: HttpProvider, request: Request = HI) -> list[Chunk]:
+    return [chunk async for chunk in provider.stream(request)]
+
+
+def put_together(chunks: list[Chunk]) -> Assembler:
+    assembler = Assembler()
+    for chunk in chunks:
+        assembler.add(chunk)
+    return assembler
+
+
+# ── Reading ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("model.stream")
+async def test_text_reasoning_calls_usage_and_finish_are_read() -> None:
+    async with vendor([Answer(in_pieces(FULL, 50))]) as fake, provider(fake) as model:
+        whole = put_together(await chunks_of(model))
+    assert whole.message() == FULL_MESSAGE
+    assert whole.finish == "tool_calls"
+    assert whole.usage == Usage(
+        prompt=20, completion=7, total=27, cache_hit=16, cache_miss=4, reasoning=3
+    )
+
+
+@pytest.mark.req("model.complete")
+async def test_a_complete_answer_is_the_stream_put_together() -> None:
+    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
+        response = await model.complete(HI)
+    assert response.message == FULL_MESSAGE
+    assert response.model == "gpt-x"
+
+
+async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
+    """If it did not, the fake would not be honest."""
+    async with (
+        vendor([Answer(in_pieces(FULL, 50))]) as fake,
+        openai.AsyncOpenAI(base_url=f"{fake.url}/v1", api_key="sk") as sdk,
+    ):
+        stream = await sdk.chat.completions.create(
+            model="gpt-x", messages=[{"role": "user", "content": "hi"}], stream=True
+        )
+        text, calls, usage = "", {}, None
+        async for chunk in stream:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                for call in choice.delta.tool_calls or []:
+                    entry = calls.setdefault(call.index, ["", "", ""])
+                    entry[0] += call.id or ""
+                    assert call.function is not None
+                    entry[1] += call.function.name or ""
+                    entry[2] += call.function.arguments or ""
+    assert text == FULL_MESSAGE.text
+    assert [ToolCall(*entry) for entry in calls.values()] == list(FULL_MESSAGE.tool_calls)
+    assert usage is not None
+    assert usage.total_tokens == 27
+
+
+DIALECT = OpenAiDialect("test")
+
+
+def decoded(pieces: list[bytes]) -> list[Chunk]:
+    decoder = DIALECT.decoder(HI)
+    chunks = [chunk for piece in pieces for chunk in decoder.feed(piece)]
+    return chunks + decoder.end()
+
+
+@pytest.mark.req("model.stream.any_split")
+@given(st.lists(st.integers(0, len(FULL)), max_size=20))
+def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(FULL)]
+    pieces = [FULL[a:b] for a, b in pairwise(edges)]
+    assert decoded(pieces) == decoded([FULL])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_comments_and_line_ends_of_all_kinds_make_no_difference(end: str) -> None:
+    noisy = (
+        f": keep-alive{end}{end}".encode()
+        + sse(delta(content="a"), end=end, done=False)
+        + f"id: 7{end}retry: 10{end}: ping{end}".encode()
+        + sse(delta(content="b"), delta(finish="stop"), end=end)
+    )
+    for size in (1, 2, 3, 1000):
+        assert put_together(decoded(in_pieces(noisy, size))).message().text == "ab"
+
+
+def test_a_stream_without_done_is_complete_after_its_finish_reason() -> None:
+    assert decoded([sse(delta(content="a"), delta(finish="stop"), done=False)])[-1].finish == "stop"
+
+
+def test_a_server_that_forgets_the_last_blank_line_is_forgiven() -> None:
+    body = sse(delta(content="a"), delta(finish="stop"), done=False).rstrip(b"\n")
+    assert decoded([body])[-1].finish == "stop"
+
+
+def test_calls_without_index_are_told_apart_by_id() -> None:
+    body = sse(
+        delta(tool_calls=[{"id": "a", "function": {"name": "x", "arguments": "{}"}}]),
+        delta(tool_calls=[{"id": "b", "function": {"name": "y", "arguments": "{}"}}]),
+        delta(finish="tool_calls"),
+    )
+    assert put_together(decoded([body])).tool_calls() == (
+        ToolCall(id="a", name="x", arguments="{}"),
+        ToolCall(id="b", name="y", arguments="{}"),
+    )
+
+
+def test_reasoning_under_its_other_name_is_read() -> None:
+    body = sse(delta(reasoning="hm"), delta(finish="stop"))
+    assert put_together(decoded([body])).message().reasoning == "hm"
+
+
+# ── Writing ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("model.request")
+async def test_a_request_carries_everything_the_vendor_knows() -> None:
+    request = Request(
+        model="gpt-x",
+        messages=(
+            Message(role="system", text="Be a crab."),
+            Message(role="user", text="look", images=(Image("image/png", b"\x89PNG"),)),
+            Message(
+                role="assistant",
+                text="",
+                reasoning="secret",
+                tool_calls=(ToolCall(id="c1", name="bash", arguments='{"a":1}'),),
+            ),
+            Message(role="tool", call_id="c1", name="bash", text="out", is_error=True),
+            Message(role="assistant", text="done", agent="twin"),
+        ),
+        tools=(Tool("bash", "Runs", {"type": "object", "properties": {}}),),
+        tool_choice="bash",
+        thinking=True,
+        max_tokens=10,
+        temperature=0.5,
+    )
+    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
+        await chunks_of(model, request)
+    (asked,) = fake.asked
+    assert (asked.method, asked.path) == ("POST", "/v1/chat/completions")
+    assert asked.headers["authorization"] == "Bearer sk-secret"
+    assert asked.json == {
+        "model": "gpt-x",
+        "messages": [
+            {"role": "system", "content": "Be a crab."},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "look"},
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}},
+                ],
+            },
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "c1",
+                        "type": "function",
+                        "function": {"name": "bash", "arguments": '{"a":1}'},
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": "out"},
+            {"role": "assistant", "content": "done"},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "function": {
+                    "name": "bash",
+                    "description": "Runs",
+                    "parameters": {"type": "object", "properties": {}},
+                },
+            }
+        ],
+        "tool_choice": {"type": "function", "function": {"name": "bash"}},
+        "reasoning_effort": "high",
+        "max_tokens": 10,
+        "temperature": 0.5,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+async def test_a_plain_request_is_as_small_as_can_be() -> None:
+    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
+        await chunks_of(model)
+    assert fake.asked[0].json == {
+        "model": "gpt-x",
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_only_openai_itself_gets_what_others_may_not_know() -> None:
+    dialect = OpenAiDialect("openai", api_key="k")
+    body = dialect.body(HI)
+    assert len(body["prompt_cache_key"]) == 32
+    other = Request(model="gpt-x", messages=(Message(role="user", text="other"),))
+    assert dialect.body(other)["prompt_cache_key"] == body["prompt_cache_key"]
+
+
+async def test_a_server_that_objects_to_usage_is_asked_without_it_from_then_on() -> None:
+    objection = Answer.of_json(
+        {"error": {"message": "Unrecognized request argument: stream_options"}}, 400
+    )
+    async with (
+        vendor([objection, Answer([FULL]), Answer([FULL])]) as fake,
+        provider(fake, retries=0) as model,
+    ):
+        await chunks_of(model)
+        await chunks_of(model)
+    asked = ["stream_options" in request.json for request in fake.asked]
+    assert asked == [True, False, False]
+
+
+async def test_models_are_listed_with_what_is_known_of_their_context() -> None:
+    listing = {
+        "data": [
+            {"id": "a", "object": "model", "context_length": 8192},
+            {"id": "b", "meta": {"n_ctx_train": 4096}},
+            {"id": "gpt-4o-mini"},
+        ]
+    }
+    async with vendor([Answer.of_json(listing)]) as fake, provider(fake) as model:
+        assert await model.models() == [
+            ModelInfo("a", 8192),
+            ModelInfo("b", 4096),
+            ModelInfo("gpt-4o-mini"),
+        ]
+        assert model.context_limit("a") == 8192
+        assert model.context_limit("gpt-4o-mini") == 128_000
+        assert model.context_limit("unheard-of") is None
+    assert fake.asked[0].path == "/v1/models"
+
+
+# ── Failing ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def failure(*answers: Answer, **options: object) -> tuple[ApiError, FakeVendor]:
+    async with (
+        vendor(list(answers)) as fake,
+        provider(fake, retries=0, **options) as model,  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ApiError) as caught:
+            await chunks_of(model)
+    return caught.value, fake
+
+
+@pytest.mark.req("model.errors.vendor_sentence")
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (401, {"message": "Incorrect API key provided", "code": "invalid_api_key"}, "auth"),
+        (403, {"message": "Country not supported"}, "auth"),
+        (404, {"message": "The model `x` does not exist", "code": "model_not_found"}, "not_found"),
+        (400, {"message": "too long", "code": "context_length_exceeded"}, "context"),
+        (400, {"message": "This model's maximum context length is 8192 tokens"}, "context"),
+        (400, {"message": "bad", "code": "content_filter"}, "filtered"),
+        (400, {"message": "Invalid 'tools'"}, "invalid"),
+        (429, {"message": "Rate limit reached", "code": "rate_limit_exceeded"}, "rate_limit"),
+        (429, {"message": "You exceeded your quota", "code": "insufficient_quota"}, "quota"),
+        (500, {"message": "The server had an error"}, "server"),
+        (503, {"message": "Overloaded"}, "overloaded"),
+    ],
+)
+async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
+    status: int, error: dict[str, str], kind: str
+) -> None:
+    caught, _ = await failure(Answer.of_json({"error": error}, status, retry_after="7"))
+    assert caught.kind is ErrorKind(kind)
+    assert caught.message == error["message"]
+    assert caught.status == status
+    assert caught.provider == "test"
+    assert caught.retry_after == 7.0
+    assert str(caught) == f"test: {error['message']} (HTTP {status})"
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b'{"error": "model \\"x\\" not found"}', 'model "x" not found'),
+        (b'{"detail": "Not Found"}', "Not Found"),
+        (b'{"message": "no"}', "no"),
+        (b'[{"error": {"message": "in a list"}}]', "in a list"),
+        (b"plain words", "plain words"),
+        (b"<html><title>502</title></html>", "answered with a web page; check base_url"),
+        (b"", "refused without a word"),
+        (b'{"error": {"mess', '{"error": {"mess'),
+    ],
+)
+async def test_errors_in_other_shapes_still_say_something(body: bytes, sentence: str) -> None:
+    caught, _ = await failure(Answer([body], 404, "application/json"))
+    assert caught.message == sentence
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "sentence"),
+    [
+        (sse({"error": {"message": "boom", "type": "server_error"}}), "server", "boom"),
+        (sse({"error": {"message": "slow down", "code": "rate_limit_exceeded"}}), "rate_limit", ""),
+        (sse({"error": {"message": "too long", "code": 400}}), "invalid", "too long"),
+        (b'event: error\ndata: {"message": "broke"}\n\n', "server", "broke"),
+        (sse(delta(content="a"), done=False), "connection", "before the answer did"),
+        (b"", "connection", "before the answer did"),
+        (b"data: {not json}\n\n", "protocol", "not JSON"),
+        (b"data: [1]\n\n", "protocol", "other than objects"),
+    ],
+)
+async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
+    caught, _ = await failure(Answer([body]))
+    assert caught.kind is ErrorKind(kind)
+    assert sentence in caught.message
+
+
+async def test_a_connection_cut_in_mid_answer_is_an_error() -> None:
+    caught, _ = await failure(Answer([sse(delta(content="a"), done=False)], cut=True))
+    assert caught.kind is ErrorKind.CONNECTION
+    assert "mid-answer" in caught.message
+
+
+async def test_a_web_page_instead_of_a_stream_is_an_error() -> None:
+    caught, _ = await failure(Answer([b"<html>log in</html>"], content_type="text/html"))
+    assert caught.kind is ErrorKind.PROTOCOL
+    assert "check base_url" in caught.message
+
+
+@pytest.mark.req("model.bad.tool_call")
+async def test_a_tool_call_without_an_id_is_an_error() -> None:
+    body = sse(
+        delta(tool_calls=[{"index": 0, "function": {"name": "bash", "arguments": "{}"}}]),
+        delta(finish="tool_calls"),
+    )
+    async with vendor([Answer([body])]) as fake, provider(fake, retries=0) as model:
+        with pytest.raises(ApiError, match=r"called a tool \(bash\) without an id"):
+            await model.complete(HI)
+
+
+async def test_a_huge_error_body_is_not_read_to_its_end() -> None:
+    huge = (b"x" * 65536 for _ in range(160))
+    caught, fake = await failure(Answer(huge, 500, "text/plain"))
+    assert len(caught.message) <= 200
+    async with asyncio.timeout(5):
+        await fake.asked[0].closed.wait()
+
+
+async def test_an_unreachable_host_is_an_error_that_names_it() -> None:
+    async with vendor([]) as fake:
+        pass
+    async with provider(fake, retries=0) as model:
+        with pytest.raises(ApiError, match=f"{fake.url}.* cannot be reached") as caught:
+            await chunks_of(model)
+    assert caught.value.kind is ErrorKind.CONNECTION
+
+
+# ── Time ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("model.timeouts")
+async def test_no_headers_in_time_is_a_timeout() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    fake = FakeVendor([])
+    fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, provider(fake, retries=0, timeouts=Timeouts(first=0.1)) as model:
+        with pytest.raises(ApiError) as caught:
+            await chunks_of(model)
+    assert caught.value.kind is ErrorKind.TIMEOUT
+
+
+@pytest.mark.req("model.timeouts")
+async def test_no_first_token_in_time_is_a_timeout_though_keep_alives_come() -> None:
+    async def tick(_: int) -> None:
+        await asyncio.sleep(0.01)
+
+    keep_alives = Answer([b": keep-alive\n\n"] * 1000, pause=tick)
+    caught, _ = await failure(keep_alives, timeouts=Timeouts(first=0.1))
+    assert caught.kind is ErrorKind.TIMEOUT
+
+
+@pytest.mark.req("model.timeouts")
+async def test_a_pause_between_tokens_is_bounded_by_itself() -> None:
+    answer = Answer([sse(delta(content="a"), done=False)], hang=True)
+    caught, fake = await failure(answer, timeouts=Timeouts(first=5, between=0.1))
+    assert caught.kind is ErrorKind.TIMEOUT
+    async with asyncio.timeout(5):
+        await fake.asked[0].closed.wait()
+
+
+async def test_a_slow_reader_does_not_use_up_the_models_time() -> None:
+    answer = Answer([sse(delta(content="a"), done=False), sse(delta(finish="stop"))])
+    async with (
+        vendor([answer]) as fake,
+        provider(fake, timeouts=Timeouts(first=0.1, between=0.1)) as model,
+    ):
+        async for _ in model.stream(HI):
+            await asyncio.sleep(0.15)
+
+
+@pytest.mark.req("model.cancel")
+async def test_closing_the_stream_closes_the_request_at_once() -> None:
+    answer = Answer([sse(delta(content="a"), done=False)], hang=True)
+    async with vendor([answer]) as fake, provider(fake) as model:
+        async with aclosing(model.stream(HI)) as stream:
+            assert (await anext(stream)).text == "a"
+        async with asyncio.timeout(1):
+            await fake.asked[0].closed.wait()
+
+
+@pytest.mark.req("model.cancel")
+async def test_cancelling_a_complete_closes_the_request_at_once() -> None:
+    answer = Answer([sse(delta(content="a"), done=False)], hang=True)
+    async with vendor([answer]) as fake, provider(fake) as model:
+        task = asyncio.create_task(model.complete(HI))
+        while not fake.asked:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        async with asyncio.timeout(1):
+            await fake.asked[0].closed.wait()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+# ── Trying again ───────────────────────────────────────────────────────────────────────────────
+
+BUSY = Answer.of_json({"error": {"message": "busy"}}, 503)
+
+
+@pytest.mark.req("model.retry")
+async def test_a_transient_error_is_tried_again_up_to_the_limit() -> None:
+    async with vendor([BUSY, BUSY, Answer([FULL])]) as fake, provider(fake) as model:
+        assert put_together(await chunks_of(model)).message() == FULL_MESSAGE
+    assert len(fake.asked) == 3
+    async with vendor([BUSY] * 9) as fake, provider(fake) as model:
+        with pytest.raises(ApiError, match="busy"):
+            await model.complete(HI)
+    assert len(fake.asked) == 3
+
+
+@pytest.mark.req("model.retry")
+async def test_what_is_wrong_for_good_is_not_tried_again() -> None:
+    refusal = Answer.of_json({"error": {"message": "no"}}, 401)
+    async with vendor([refusal] * 3) as fake, provider(fake) as model:
+        with pytest.raises(ApiError, match="no"):
+            await chunks_of(model)
+    assert len(fake.asked) == 1
+
+
+@pytest.mark.req("model.retry.stream")
+async def test_a_stream_is_not_tried_again_once_somebody_saw_a_chunk() -> None:
+    broken = Answer([sse(delta(content="a"), done=False)], cut=True)
+    async with vendor([broken, Answer([FULL])]) as fake, provider(fake) as model:
+        seen = []
+        with pytest.raises(ApiError):
+            async for chunk in model.stream(HI):
+                seen.append(chunk.text)  # noqa: PERF401
+    assert seen == ["a"]
+    assert len(fake.asked) == 1
+
+
+@pytest.mark.req("model.retry.stream")
+async def test_a_complete_answer_is_tried_again_though_part_of_it_had_come() -> None:
+    broken = Answer([sse(delta(content="a"), done=False)], cut=True)
+    async with vendor([broken, Answer([FULL])]) as fake, provider(fake) as model:
+        assert (await model.complete(HI)).message == FULL_MESSAGE
+    assert len(fake.asked) == 2
+
+
+async def test_connections_are_kept_and_used_again() -> None:
+    async with vendor(lambda _: Answer([FULL])) as fake, provider(fake) as model:
+        for _ in range(5):
+            await chunks_of(model)
+    assert len(fake.asked) == 5
+    assert fake.connections == 1
+
+
+def test_one_delta_type_per_piece() -> None:
+    body = sse(delta(tool_calls=[{"index": 3, "id": "x", "function": {"name": "n"}}]))
+    assert decoded([body])[0].tool_calls == (ToolCallDelta(index=3, id="x", name="n"),)
