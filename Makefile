@@ -20,7 +20,7 @@ help: ## show this list
 
 $(UV):
 	@test -n "$(PYTHON)" || { echo "crabtalk needs Python 3.11 or newer: install one, or say make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; }
-	@$(PYTHON) -m venv .venv || { echo "could not create .venv with $(PYTHON): on Debian and Ubuntu install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "could not create .venv with $(PYTHON): is it there? On Debian and Ubuntu it also needs python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
 
 $(INSTALLED): $(UV) pyproject.toml requirements/dev.txt $(wildcard apps/*/pyproject.toml)

@@ -18,6 +18,10 @@ __version__ = "0.1.0"
 __all__ = ["Client", "ServerError", "SyncClient", "__version__", "connect", "connect_sync"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

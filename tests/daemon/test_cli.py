@@ -36,6 +36,12 @@ def test_words_it_does_not_know_are_a_usage_error(words: tuple[str, ...]) -> Non
     assert "nonsense" in result.stderr
 
 
+def test_an_empty_home_is_refused_rather_than_taken_for_the_current_directory() -> None:
+    result = crabtalkd("run", "--home", "")
+    assert result.returncode == 2
+    assert "it is empty" in result.stderr
+
+
 def test_the_module_is_the_command() -> None:
     command = [sys.executable, "-m", "crabtalk.daemon", "--version"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

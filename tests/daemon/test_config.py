@@ -30,6 +30,7 @@ def test_what_is_said_is_used(path: Path) -> None:
     )
     assert load_config(path) == Config(
         tcp=TcpAddress("::1", 7000),
+        any_port=False,
         tls_cert=path.parent / "c.pem",
         tls_key=Path("/k.pem"),
         limits=Limits(connections=5, stall_timeout=1.5),
@@ -40,12 +41,18 @@ def test_tcp_can_be_off_and_the_command_line_wins(path: Path) -> None:
     path.write_text('[daemon]\ntcp = "off"\n')
     assert load_config(path).tcp is None
     assert load_config(path, tcp="127.0.0.1:1").tcp == TcpAddress("127.0.0.1", 1)
-    assert load_config(path, tcp="off").tcp is None
+    assert load_config(path, tcp="OFF").tcp is None
 
 
-def test_sections_and_limits_of_other_rooms_are_left_to_them(path: Path) -> None:
-    path.write_text('[llm]\nmodel = "m"\n[limits]\nruns = 3\nconnections = 7\n')
-    assert load_config(path) == Config(limits=Limits(connections=7))
+def test_sections_of_other_rooms_are_left_to_them(path: Path) -> None:
+    path.write_text('[llm]\nmodel = "m"\n[daemon]\nmodel = "m"\n[[providers]]\nname = "x"\n')
+    assert load_config(path) == Config()
+
+
+def test_words_that_mean_nothing_are_named(path: Path) -> None:
+    path.write_text("[bogus]\n[daemon]\ntpc = 1\n[limits]\nconections = 3\n")
+    unknown = ("[bogus]", "tpc in [daemon]", "conections in [limits]")
+    assert load_config(path) == Config(unknown=unknown)
 
 
 @pytest.mark.parametrize(
@@ -53,10 +60,10 @@ def test_sections_and_limits_of_other_rooms_are_left_to_them(path: Path) -> None
     [
         ("daemon = 1", r"daemon in .* must be a section: write \[daemon\]"),
         ("[daemon", "is not valid TOML"),
-        ("[daemon]\ntcp = 6688", 'tcp: .*HOST:PORT.*or "off"'),
+        ("[daemon]\ntcp = true", "tcp: .*HOST:PORT.*or off"),
         ('[daemon]\ntcp = "nowhere"', "HOST:PORT"),
         ("[daemon]\ntls_cert = 1", "tls_cert in .* must be a path"),
-        ('[daemon]\ntls_cert = "c"', "both tls_cert and tls_key"),
+        ('[daemon]\ntls_cert = "c"', "TLS needs tls_key too"),
         ("[limits]\nconnections = 0", r"\[limits\] in .*connections must be a number above zero"),
         ('[limits]\nconnections = "many"', "connections must be a number"),
     ],

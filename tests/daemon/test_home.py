@@ -28,13 +28,24 @@ def test_a_new_home_is_private_whatever_the_umask(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("home.private")
-def test_an_open_home_is_closed_to_others(home: Path) -> None:
+def test_what_is_the_daemons_own_in_it_is_closed_to_others(home: Path) -> None:
     (home / "run").mkdir(parents=True)
     home.chmod(0o755)
     (home / "run").chmod(0o777)
     with Home(home):
-        assert mode(home) == 0o700
         assert mode(home / "run") == 0o700
+        assert mode(home) == 0o755  # somebody made it so; it may be more than a home
+
+
+@pytest.mark.req("home.private")
+@pytest.mark.parametrize("open_mode", [0o777, 0o1777, 0o770, 0o702])
+def test_a_directory_others_can_write_to_is_no_home(home: Path, open_mode: int) -> None:
+    home.mkdir()
+    home.chmod(open_mode)
+    with pytest.raises(HomeError, match=r"others can write to .*chmod 700"), Home(home):
+        pass
+    assert mode(home) == open_mode
+    assert list(home.iterdir()) == []
 
 
 @pytest.mark.req("home.one_daemon")

@@ -8,16 +8,16 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 import trustme
 
 import crabtalk
-from crabtalk.client import DaemonNotRunningError, ServerError, connect
+from crabtalk.client import CannotConnectError, DaemonNotRunningError, ServerError, connect
 from crabtalk.protocol import wire
-from crabtalk.transport import RunFiles
+from crabtalk.transport import DEFAULT_PORT, RunFiles
 from tests.scripted import RawPeer, ping
 
 CRABTALKD = Path(sys.executable).with_name("crabtalkd")
@@ -233,21 +233,33 @@ async def test_another_program_on_the_socket_is_left_alone(home: Path) -> None:
 
 
 @pytest.mark.req("transport.tcp.port")
-async def test_a_port_another_program_has_is_stepped_over(home: Path) -> None:
+async def test_the_usual_port_is_stepped_over_when_another_program_has_it(home: Path) -> None:
+    with socket.socket() as other:
+        with suppress(OSError):  # then somebody else has it, which will do as well
+            other.bind(("127.0.0.1", DEFAULT_PORT))
+            other.listen()
+        async with daemon(home) as running:
+            assert running.port >= DEFAULT_PORT
+            assert running.port != DEFAULT_PORT or other.getsockname()[1] != DEFAULT_PORT
+            async with connect(home=home) as client:
+                await client.ping()
+
+
+async def test_a_port_asked_for_in_particular_is_that_or_an_error(home: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        async with daemon(home, "--tcp", f"127.0.0.1:{taken}") as running:
-            assert running.port != taken
-            async with connect(home=home) as client:
-                await client.ping()
+        said = await refused(home, "--tcp", f"127.0.0.1:{taken}")
+        assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in said
+        assert "choose another address with --tcp" in said
+        assert not RunFiles.of(home).socket.exists()
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--tcp", "nowhere"), "'nowhere' is not HOST:PORT"),
+        (("--tcp", "nowhere"), "'nowhere' is not an address: write HOST:PORT"),
         (("--tcp", "0.0.0.0:0"), "needs TLS"),
         (("--tcp", "192.0.2.1:0"), "needs TLS"),
     ],
@@ -264,9 +276,30 @@ async def test_a_bad_option_is_one_sentence_and_nothing_stays(
 async def test_a_bad_certificate_is_named_and_nothing_stays(home: Path) -> None:
     home.mkdir()
     (home / "config.toml").write_text('[daemon]\ntls_cert = "c"\ntls_key = "k"\n')
-    assert f"cannot use {home}/c" in await refused(home, *ANY_PORT)
+    assert f"tls_cert {home}/c and tls_key {home}/k cannot be used" in await refused(
+        home, *ANY_PORT
+    )
     assert not RunFiles.of(home).socket.exists()
     assert not RunFiles.of(home).port.exists()
+
+
+async def test_a_token_it_cannot_use_is_named_with_the_remedy(home: Path) -> None:
+    RunFiles.of(home).token.mkdir(parents=True)
+    said = await refused(home, *ANY_PORT)
+    assert f"cannot use the token in {home}/run/token: Is a directory; delete it" in said
+
+
+async def test_words_in_the_configuration_that_mean_nothing_are_said_to(home: Path) -> None:
+    home.mkdir()
+    (home / "config.toml").write_text("[daemon]\ntpc = 1\n")
+    process = await asyncio.create_subprocess_exec(
+        CRABTALKD, "run", "--home", home, *ANY_PORT, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    assert b"has tpc in [daemon], which means nothing" in await process.stderr.readline()
+    assert b"is ready" in await process.stderr.readline()
+    process.terminate()
+    await process.communicate()
 
 
 # ── TLS ────────────────────────────────────────────────────────────────────────────────────────
@@ -292,7 +325,7 @@ async def test_with_tls_it_serves_other_machines(home: Path) -> None:
         with pytest.raises(ServerError, match="401"):
             async with connect(f"tls:127.0.0.1:{port}", token="x", tls=context):
                 pass
-        with pytest.raises(DaemonNotRunningError, match="certificate"):
+        with pytest.raises(CannotConnectError, match=r"is not trusted .*create_default_context"):
             async with connect(f"tls:127.0.0.1:{port}", token=token):
                 pass
 

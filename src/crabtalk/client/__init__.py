@@ -2,6 +2,7 @@
 
 from .client import Client, connect
 from .errors import (
+    CannotConnectError,
     ConnectionClosedError,
     DaemonNotRunningError,
     ServerError,
@@ -11,6 +12,7 @@ from .events import Event
 from .sync import SyncClient, connect_sync
 
 __all__ = [
+    "CannotConnectError",
     "Client",
     "ConnectionClosedError",
     "DaemonNotRunningError",

@@ -54,6 +54,7 @@ def connect(
             client=client,
             connect_timeout=connect_timeout,
             where=f"in {root}",
+            start="crabtalkd run" if home is None else f"crabtalkd run --home {root}",
         )
     return Client(pool, client=client, timeout=timeout)
 

@@ -2,7 +2,13 @@
 
 from crabtalk.protocol import ConnectionClosedError
 
-__all__ = ["ConnectionClosedError", "DaemonNotRunningError", "ServerError", "UnexpectedReplyError"]
+__all__ = [
+    "CannotConnectError",
+    "ConnectionClosedError",
+    "DaemonNotRunningError",
+    "ServerError",
+    "UnexpectedReplyError",
+]
 
 
 class ServerError(Exception):
@@ -18,5 +24,9 @@ class UnexpectedReplyError(Exception):
     """The answer is not one the request has. The two ends do not speak the same protocol."""
 
 
-class DaemonNotRunningError(ConnectionError):
+class CannotConnectError(ConnectionError):
+    """Something is there, and it cannot be talked to."""
+
+
+class DaemonNotRunningError(CannotConnectError):
     """Nobody answers where the daemon should be."""

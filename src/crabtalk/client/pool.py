@@ -5,13 +5,19 @@ request is what keeps `kill` and `ping` from waiting behind a stream.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 
 from crabtalk.protocol import PROTOCOL_VERSION, ConnectionClosedError, wire
 from crabtalk.transport import Endpoint
 
 from .channel import Channel
-from .errors import DaemonNotRunningError, ServerError, UnexpectedReplyError
+from .errors import (
+    CannotConnectError,
+    DaemonNotRunningError,
+    ServerError,
+    UnexpectedReplyError,
+)
 
 # Connections kept for later when nobody uses them.
 MAX_IDLE = 4
@@ -53,11 +59,13 @@ class Pool:
         client: str,
         connect_timeout: float,
         where: str,
+        start: str = "crabtalkd run",
     ) -> None:
         self._endpoints = endpoints
         self._client = client
         self._connect_timeout = connect_timeout
         self._where = where
+        self._start = start
         self._idle: list[Channel] = []
         self._open: set[Channel] = set()
         self._closed = False
@@ -109,17 +117,23 @@ class Pool:
                     if endpoint.tcp is not None:
                         await self._greet(channel, endpoint)
                     return channel
+            except (ConnectionRefusedError, FileNotFoundError):
+                continue
+            except ssl.SSLCertVerificationError as error:
+                reasons.append(
+                    f"the certificate at {endpoint} is not trusted ({error.verify_message}); "
+                    "pass tls=ssl.create_default_context(cafile=...)"
+                )
             except TimeoutError:
                 reasons.append(f"{endpoint} did not answer within {self._connect_timeout:g} s")
-            except ConnectionClosedError as error:
-                reasons.append(f"{endpoint}: {error}")
-            except OSError as error:
-                reasons.append(f"{endpoint}: {error.strerror or error}")
+            except (ConnectionClosedError, OSError) as error:
+                reasons.append(f"{endpoint}: {getattr(error, 'strerror', None) or error}")
             if hasattr(channel, "transport"):
                 channel.close()
+        if reasons:
+            raise CannotConnectError(f"cannot connect {self._where}: {'; '.join(reasons)}")
         raise DaemonNotRunningError(
-            f"no daemon answers {self._where}{': ' if reasons else ''}{'; '.join(reasons)}; "
-            "start one with `crabtalkd run`"
+            f"no daemon answers {self._where}; start one with `{self._start}`"
         )
 
     async def _greet(self, channel: Channel, endpoint: Endpoint) -> None:

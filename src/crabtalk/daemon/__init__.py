@@ -2,7 +2,16 @@
 
 from .config import Config, ConfigError, load_config
 from .home import Home, HomeError
-from .process import serve
+from .process import StartError, serve
 from .server import DaemonServer
 
-__all__ = ["Config", "ConfigError", "DaemonServer", "Home", "HomeError", "load_config", "serve"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "DaemonServer",
+    "Home",
+    "HomeError",
+    "StartError",
+    "load_config",
+    "serve",
+]

@@ -25,7 +25,7 @@ def main() -> None:
 @main.command(epilog=EXAMPLES)
 @click.option(
     "--home",
-    type=click.Path(path_type=Path),
+    metavar="DIR",
     help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
 )
 @click.option(
@@ -33,24 +33,26 @@ def main() -> None:
     metavar="ADDR|off",
     help="HOST:PORT to listen on beside the Unix socket  [default: 127.0.0.1:6688]",
 )
-def run(home: Path | None, tcp: str | None) -> None:
+def run(home: str | None, tcp: str | None) -> None:
     """Run in the foreground until Ctrl+C or SIGTERM."""
     from .config import ConfigError, load_config
     from .home import Home, HomeError
-    from .process import serve
+    from .process import StartError, serve
     from .server import DaemonServer
 
-    root = home.expanduser() if home is not None else default_home()
+    if home == "":
+        raise click.BadParameter(
+            "it is empty; leave it out, or name a directory", param_hint="home"
+        )
+    place = Home(Path(home).expanduser() if home is not None else default_home())
     try:
-        with Home(root) as held:
-            config = load_config(held.config, tcp=tcp)
-            with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(serve(held, config, DaemonServer(), ready=say))
-    except (HomeError, ConfigError) as error:
+        config = load_config(place.config, tcp=tcp)
+        for word in config.unknown:
+            say(f"crabtalkd: {place.config} has {word}, which means nothing here and is ignored")
+        with place, asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve(place, config, DaemonServer(), ready=say))
+    except (HomeError, ConfigError, StartError) as error:
         say(f"crabtalkd: {error}")
-        sys.exit(1)
-    except OSError as error:
-        say(f"crabtalkd: cannot listen: {error.strerror or error}")
         sys.exit(1)
 
 

@@ -4,7 +4,7 @@ Sections that belong to other rooms are left to them.
 """
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,28 @@ class ConfigError(Exception):
     """config.toml, or an option that overrides it, cannot be used; says where and what to write."""
 
 
+# What config.toml may say. Sections of other rooms are theirs to read, but a word nobody reads is
+# most likely a slip of the pen, and is said to be one.
+SECTIONS = frozenset({"llm", "providers", "daemon", "storage", "env", "limits"})
+DAEMON_KEYS = frozenset({"model", "tcp", "tls_cert", "tls_key"})
+LIMIT_KEYS = frozenset(field.name for field in dataclasses.fields(Limits))
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`tcp` is None when TCP is off."""
+    """`tcp` is None when TCP is off; `any_port` when nobody asked for its port in particular."""
 
-    tcp: TcpAddress | None = field(default_factory=TcpAddress)
+    tcp: TcpAddress | None = dataclasses.field(default_factory=TcpAddress)
+    any_port: bool = True
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    unknown: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("TLS needs both tls_cert and tls_key in [daemon]")
+            lacking = "tls_cert" if self.tls_cert is None else "tls_key"
+            raise ConfigError(f"TLS needs {lacking} too: add it to [daemon] in config.toml")
         if self.tcp is not None and not self.tcp.is_loopback and self.tls_cert is None:
             raise ConfigError(
                 f"{self.tcp} can be reached from other machines, which needs TLS: set tls_cert and "
@@ -38,12 +48,19 @@ def load_config(path: Path, *, tcp: str | None = None) -> Config:
     """Reads `path`, if it exists; `tcp` from the command line wins over what it says."""
     document = read(path)
     daemon = section(document, "daemon", path)
+    limits = section(document, "limits", path)
     address = tcp if tcp is not None else daemon.get("tcp")
     return Config(
         tcp=parse_tcp(address) if address is not None else TcpAddress(),
+        any_port=address is None,
         tls_cert=file_in(daemon, "tls_cert", path),
         tls_key=file_in(daemon, "tls_key", path),
-        limits=parse_limits(section(document, "limits", path), path),
+        limits=parse_limits(limits, path),
+        unknown=(
+            *(f"[{name}]" for name in document if name not in SECTIONS),
+            *(f"{key} in [daemon]" for key in daemon if key not in DAEMON_KEYS),
+            *(f"{key} in [limits]" for key in limits if key not in LIMIT_KEYS),
+        ),
     )
 
 
@@ -53,13 +70,13 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}; make it readable") from None
     import tomllib  # a start without a file does not pay for it
 
     try:
         return tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}; mend it or move it away") from None
 
 
 def section(document: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
@@ -70,12 +87,12 @@ def section(document: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 
 def parse_tcp(address: object) -> TcpAddress | None:
-    if address == "off":
+    if isinstance(address, str) and address.lower() == "off":
         return None
     try:
         return TcpAddress.parse(str(address))
     except ValueError as error:
-        raise ConfigError(f'tcp: {error}, or "off"') from None
+        raise ConfigError(f"tcp: {error}; or off") from None
 
 
 def file_in(daemon: dict[str, Any], key: str, path: Path) -> Path | None:
@@ -89,9 +106,7 @@ def file_in(daemon: dict[str, Any], key: str, path: Path) -> Path | None:
 
 
 def parse_limits(given: dict[str, Any], path: Path) -> Limits:
-    """Keys this version does not know are left to the rooms that do."""
-    known = {known.name for known in dataclasses.fields(Limits)}
     try:
-        return Limits(**{key: value for key, value in given.items() if key in known})
+        return Limits(**{key: value for key, value in given.items() if key in LIMIT_KEYS})
     except ValueError as error:
         raise ConfigError(f"[limits] in {path}: {error}") from None

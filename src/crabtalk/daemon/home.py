@@ -3,6 +3,8 @@
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -26,7 +28,7 @@ class Home:
         return self.path / "config.toml"
 
     def __enter__(self) -> "Home":
-        make_private(self.path, parents=True)
+        make_home(self.path)
         make_private(self.run.directory)
         self._lock = self._acquire()
         return self
@@ -48,7 +50,7 @@ class Home:
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise HomeError(f"cannot open {path}: {error.strerror}") from None
+            raise HomeError(f"cannot open {path}: {error.strerror}; move it away") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -63,18 +65,38 @@ class Home:
         return lock
 
 
-def make_private(path: Path, *, parents: bool = False) -> None:
-    """A directory of ours with mode 0700. One that exists loses what group and others may do."""
-    try:
-        path.mkdir(mode=0o700, parents=parents, exist_ok=True)
+def make_home(path: Path) -> None:
+    """Creates the home with mode 0700. One that exists must be ours, and closed to others' writing.
+
+    It keeps its mode: a directory somebody made is not ours to lock, and may be more than a home.
+    """
+    with told(path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
         if status.st_uid != os.geteuid():
             raise HomeError(
                 f"{path} belongs to user {status.st_uid}, not to you; "
                 "choose another home with --home"
             )
-        if stat.S_IMODE(status.st_mode) & 0o077:
-            path.chmod(stat.S_IMODE(status.st_mode) & 0o700)
+        if stat.S_IMODE(status.st_mode) & 0o022:
+            raise HomeError(
+                f"others can write to {path}; close it to them (chmod 700), "
+                "or choose another home with --home"
+            )
+
+
+def make_private(path: Path) -> None:
+    """A directory of the daemon's own, always with mode 0700."""
+    with told(path):
+        path.mkdir(mode=0o700, exist_ok=True)
+        path.chmod(0o700)
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """What the system refuses, in a sentence."""
+    try:
+        yield
     except FileExistsError:
         raise HomeError(f"{path} is not a directory; choose another home with --home") from None
     except OSError as error:

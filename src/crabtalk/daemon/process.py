@@ -6,8 +6,8 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from crabtalk.protocol import Server
@@ -62,21 +62,41 @@ async def close(listener: Listener, signals: asyncio.Queue[None]) -> None:
 
 def open_doors(listener: Listener, home: Home, config: Config, published: ExitStack) -> list[str]:
     """Listens on the Unix socket and on TCP; says where. `published` removes what tells clients."""
-    home.run.port.unlink(missing_ok=True)  # of a daemon that died: we hold the lock
-    listener.open(listen_unix(home.run.socket), Door("unix", uid=os.geteuid()))
+    with told(f"remove {home.run.port}", "move it away"):
+        home.run.port.unlink(missing_ok=True)  # of a daemon that died: we hold the lock
+    with told(f"listen on {home.run.socket}", "choose another home with --home"):
+        sock = listen_unix(home.run.socket)
+    listener.open(sock, Door("unix", uid=os.geteuid()))
     published.callback(home.run.socket.unlink, missing_ok=True)
     where = [str(home.run.socket)]
     if config.tcp is not None:
-        sock = listen_tcp(config.tcp)
         tls = load_tls(config)
-        listener.open(sock, Door("tcp", token=home.run.make_token(), tls=tls))
+        with told(f"use the token in {home.run.token}", "delete it for a new one"):
+            token = home.run.make_token()
+        with told(f"listen on {config.tcp}", "choose another address with --tcp, or off"):
+            sock = listen_tcp(config.tcp, or_next=config.any_port)
+        listener.open(sock, Door("tcp", token=token, tls=tls))
         bound = address_of(sock)
         if tls is None and bound.host == TcpAddress().host:
             # Clients that read this file come to 127.0.0.1 and speak without TLS.
-            home.run.publish_port(bound.port)
+            with told(f"write {home.run.port}", "move it away"):
+                home.run.publish_port(bound.port)
             published.callback(home.run.port.unlink, missing_ok=True)
         where.append(f"{bound} with TLS" if tls else str(bound))
     return where
+
+
+class StartError(Exception):
+    """The daemon cannot start, with what to do about it."""
+
+
+@contextmanager
+def told(what: str, remedy: str) -> Iterator[None]:
+    """What the system refuses, in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise StartError(f"cannot {what}: {error.strerror or error}; {remedy}") from None
 
 
 def load_tls(config: Config) -> ssl.SSLContext | None:
@@ -86,7 +106,8 @@ def load_tls(config: Config) -> ssl.SSLContext | None:
         return server_tls(config.tls_cert, config.tls_key)
     except OSError as error:  # ssl.SSLError is one
         raise ConfigError(
-            f"cannot use {config.tls_cert} with {config.tls_key}: {error.strerror or error}"
+            f"tls_cert {config.tls_cert} and tls_key {config.tls_key} cannot be used: "
+            f"{error.strerror or error}; both must be PEM files that belong together"
         ) from None
 
 

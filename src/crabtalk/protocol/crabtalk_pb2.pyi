@@ -151,7 +151,7 @@ Global___AgentEventKind: _TypeAlias = AgentEventKind  # noqa: Y015
 class ClientMessage(_message.Message):
     """── Envelopes ──────────────────────────────────────────────────────────────────────────────────
 
-    One request. The next one on the same connection is read when this one is answered.
+    One request. The next one on the same connection is worked on when this one is answered.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -85,7 +85,7 @@ class Server:
         return None
 
     async def get_config(self, request: wire.GetConfig) -> wire.ConfigMsg:
-        raise GoneError("configuration is not served over the wire: edit config.toml and reload")
+        raise GoneError("configuration is not served over the wire: it is config.toml in the home")
 
     async def reload(self, request: wire.ReloadMsg) -> None:
         unsupported("reload")

@@ -168,7 +168,7 @@ class Connection(Link):
             return False
         shown = message.hello.token.encode()
         if not hmac.compare_digest(shown, (self._door.token or "").encode()):
-            self._turn_away(UnauthorizedError("the token is not the one in run/token"))
+            self._turn_away(UnauthorizedError("the token is wrong; read run/token again"))
             return False
         self._greeted = True
         self.decoder.limit = MAX_FRAME

@@ -7,6 +7,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 6688
 BACKLOG = 1024
 # How many ports above the wanted one are tried before the kernel picks one.
@@ -17,19 +18,25 @@ NEIGHBOURS = 32
 class TcpAddress:
     """A host and a port, as in `127.0.0.1:6688`, `[::1]:6688` or `localhost:6688`."""
 
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     port: int = DEFAULT_PORT
 
     @classmethod
     def parse(cls, text: str) -> "TcpAddress":
-        host, separator, port = text.rpartition(":")
-        if not separator:
-            raise ValueError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or (":" in host) != text.startswith("["):
-            raise ValueError(f"{text!r} is not HOST:PORT; an IPv6 host goes in brackets")
-        if not (port.isascii() and port.isdigit() and int(port) <= 65535):
-            raise ValueError(f"{text!r} has no port between 0 and 65535 after the last colon")
+        """Reads `HOST:PORT`; a port alone means loopback."""
+        host, _, port = text.rpartition(":")
+        is_bracketed = host.startswith("[") and host.endswith("]")
+        if is_bracketed:
+            host = host[1:-1]
+        elif ":" in host:
+            host = ""  # IPv6 without brackets: which colon is the port's?
+        if text.isascii() and text.isdigit():
+            host = LOOPBACK
+        if not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
+            raise ValueError(
+                f"{text!r} is not an address: write HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT} "
+                f"or [::1]:{DEFAULT_PORT}"
+            )
         return cls(host, int(port))
 
     def __str__(self) -> str:
@@ -46,15 +53,14 @@ class TcpAddress:
             return False
 
 
-def listen_tcp(address: TcpAddress) -> socket.socket:
-    """Binds `address`.
+def listen_tcp(address: TcpAddress, *, or_next: bool = False) -> socket.socket:
+    """Binds `address`. Raises OSError, EADDRINUSE when another program has the port.
 
-    On loopback a port that another program holds is no obstacle: the next free one is taken, and
-    local clients learn it from the port file. Elsewhere callers know the port by heart, so a busy
-    one is an error (OSError, EADDRINUSE).
+    With `or_next` that is no obstacle: the next free port is taken, for callers who learn it from
+    the port file rather than know it by heart.
     """
     family, host = resolve(address)
-    if not address.is_loopback or address.port == 0:
+    if not or_next or address.port == 0:
         return bind(family, host, address.port)
     for port in range(address.port, min(address.port + NEIGHBOURS, 65536)):
         try:
