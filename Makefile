@@ -66,6 +66,7 @@ pins: $(UV) ## compile the pinned requirements anew
 	$(PINS) pyproject.toml --group dev -o requirements/dev.txt
 	$(PINS) --group proto -o requirements/proto.txt
 	$(PINS) --group bootstrap -o requirements/bootstrap.txt
+	$(PINS) --group bench -o requirements/bench.txt
 
 clean: ## remove everything the other targets made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import codec, footprint, ping, streaming
+from . import codec, footprint, model, ping, streaming
 from .report import Table
 
 BENCHES: dict[str, Callable[[], list[Table]]] = {
@@ -15,6 +15,7 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "ping": ping.run,
     "streaming": streaming.run,
     "footprint": footprint.run,
+    "model": model.run,
 }
 README = Path(__file__).with_name("README.md")
 MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"

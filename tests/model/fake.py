@@ -7,7 +7,7 @@ HTTP/1.1, in exactly the pieces given, each written and flushed on its own.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     hang: bool = False
     cut: bool = False  # close the connection without the final chunk
+    silent: bool = False  # say nothing at all, not even headers
     pause: Callable[[int], Awaitable[None]] | None = None  # awaited before piece number n
 
     @classmethod
@@ -79,6 +80,8 @@ class FakeVendor:
             if self.asked:
                 self.asked[-1].closed.set()
             writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
     async def _read(self, reader: asyncio.StreamReader) -> Asked | None:
         head = await reader.readuntil(b"\r\n\r\n") if not reader.at_eof() else b""
@@ -104,6 +107,9 @@ class FakeVendor:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
+        if answer.silent:
+            await self._watch(reader, asked)
+            raise ConnectionResetError
         head = [
             f"HTTP/1.1 {answer.status} Scripted",
             f"Content-Type: {answer.content_type}",

@@ -479,17 +479,8 @@ async def test_an_unreachable_host_is_an_error_that_names_it() -> None:
 
 @pytest.mark.req("model.timeouts")
 async def test_no_headers_in_time_is_a_timeout() -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(silent, "127.0.0.1", 0)
-    fake = FakeVendor([])
-    fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, provider(fake, retries=0, timeouts=Timeouts(first=0.1)) as model:
-        with pytest.raises(ApiError) as caught:
-            await chunks_of(model)
-    assert caught.value.kind is ErrorKind.TIMEOUT
+    caught, _ = await failure(Answer(silent=True), timeouts=Timeouts(first=0.1))
+    assert caught.kind is ErrorKind.TIMEOUT
 
 
 @pytest.mark.req("model.timeouts")

@@ -2,17 +2,26 @@
 
 import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from crabtalk import __version__
 from crabtalk.transport import default_home
 
+# Where the local model is kept, in the home.
+MODELS = "models"
+KINDS = ("openai", "anthropic", "google", "bedrock", "azure", "local")
+
 EXAMPLES = """\b
 Examples:
   crabtalkd run
   crabtalkd run --home /tmp/crab --tcp off
+  crabtalkd setup
+  crabtalkd models --json
 """
 
 
@@ -22,12 +31,15 @@ def main() -> None:
     """The agent daemon: owns the conversations, runs the agents, serves any client."""
 
 
-@main.command(epilog=EXAMPLES)
-@click.option(
+home_option = click.option(
     "--home",
     metavar="DIR",
     help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
 )
+
+
+@main.command(epilog=EXAMPLES)
+@home_option
 @click.option(
     "--tcp",
     metavar="ADDR|off",
@@ -40,11 +52,7 @@ def run(home: str | None, tcp: str | None) -> None:
     from .process import StartError, serve
     from .server import DaemonServer
 
-    if home == "":
-        raise click.BadParameter(
-            "it is empty; leave it out, or name a directory", param_hint="home"
-        )
-    place = Home(Path(home).expanduser() if home is not None else default_home())
+    place = Home(home_at(home))
     try:
         config = load_config(place.config, tcp=tcp)
         for word in config.unknown:
@@ -52,6 +60,167 @@ def run(home: str | None, tcp: str | None) -> None:
         with place, asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(serve(place, config, DaemonServer(), ready=say))
     except (HomeError, ConfigError, StartError) as error:
+        say(f"crabtalkd: {error}")
+        sys.exit(1)
+
+
+@main.command()
+@home_option
+@click.option("--json", "in_json", is_flag=True, help="One JSON document on standard output.")
+def models(home: str | None, in_json: bool) -> None:
+    """List the models that can be used, and why others cannot.
+
+    \b
+    Examples:
+      crabtalkd models
+      crabtalkd models --json
+    """
+    from .models import as_json, as_text, survey
+
+    root = home_at(home)
+    with complaints():
+        rows, default = asyncio.run(survey(configuration(root), root / MODELS))
+    if in_json:
+        import json
+
+        click.echo(json.dumps(as_json(rows, default)))
+    else:
+        click.echo(as_text(rows, default))
+
+
+@main.group()
+def model() -> None:
+    """The tiny model that needs no key and no network."""
+
+
+@model.command("install")
+@home_option
+@click.option("--if-needed", is_flag=True, help="Only when nothing else could answer.")
+def model_install(home: str | None, if_needed: bool) -> None:
+    """Fetch the local model (127 MB) into the home.
+
+    It chats, offline and without a key; it is far too small to act as an agent. What was fetched
+    before an interruption is not fetched again.
+
+    \b
+    Example:
+      crabtalkd model install
+    """
+    from crabtalk.model.install import InstallError, install, installed
+
+    root = home_at(home)
+    if installed(root / MODELS):
+        if not if_needed:
+            say(f"the local model is in {root / MODELS} already")
+        return
+    with complaints():
+        if if_needed and asyncio.run(something_answers(root)):
+            return
+    try:
+        with Progress() as progress:
+            install(root / MODELS, progress.update)
+    except InstallError as error:
+        say(f"crabtalkd: {error}")
+        if not if_needed:
+            sys.exit(1)
+    else:
+        say(f"the local model is in {root / MODELS}")
+
+
+@main.command()
+@home_option
+@click.option("--kind", type=click.Choice(KINDS), help="The provider's kind; asked for if absent.")
+@click.option("--base-url", help="Where it is, if not where its vendor is.")
+@click.option("--api-key", help="Its key, or ${VAR} to read it from the environment.")
+@click.option("--model", "chosen", help="The model to use.")
+def setup(
+    home: str | None,
+    kind: str | None,
+    base_url: str | None,
+    api_key: str | None,
+    chosen: str | None,
+) -> None:
+    """Choose a model and write it into config.toml.
+
+    Asks what it needs to know, on a terminal; takes everything from options otherwise.
+
+    \b
+    Examples:
+      crabtalkd setup
+      crabtalkd setup --kind anthropic --api-key '${ANTHROPIC_API_KEY}' --model claude-sonnet-5
+    """
+    from .setup import Chooser
+
+    root = home_at(home)
+    with complaints():
+        document = configuration(root)
+        chooser = Chooser(root, document, kind, base_url, api_key, chosen)
+        if kind is None and not sys.stdin.isatty():
+            raise click.UsageError("without a terminal, say --kind and what goes with it")
+        said = chooser.run()
+    say(said)
+
+
+async def something_answers(root: Path) -> bool:
+    """Whether a provider is configured, or one could be found."""
+    from crabtalk.model import open_registry
+
+    registry = await open_registry(configuration(root), models_directory=root / MODELS)
+    try:
+        return bool(registry.entries)
+    finally:
+        await registry.close()
+
+
+class Progress:
+    """One line that fills up, on a terminal; a line per file elsewhere."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown and sys.stderr.isatty():
+            click.echo(err=True)
+
+    def update(self, name: str, done: int, total: int) -> None:
+        share = done * 100 // total if total else 0
+        line = f"{name}: {done >> 20} of {total >> 20} MB ({share} %)"
+        if sys.stderr.isatty():
+            if line != self._shown:
+                click.echo(f"\r{line}", nl=False, err=True)
+                self._shown = line
+        elif name != self._shown:
+            say(f"fetching {name}, {total >> 20} MB")
+            self._shown = name
+
+
+def home_at(option: str | None) -> Path:
+    if option == "":
+        raise click.BadParameter(
+            "it is empty; leave it out, or name a directory", param_hint="home"
+        )
+    return Path(option).expanduser().absolute() if option is not None else default_home()
+
+
+def configuration(root: Path) -> dict[str, Any]:
+    from .config import read
+
+    return read(root / "config.toml")
+
+
+@contextmanager
+def complaints() -> Iterator[None]:
+    """What cannot be done, as one sentence and exit status 1."""
+    from crabtalk.model import ApiError, SettingsError
+
+    from .config import ConfigError
+
+    try:
+        yield
+    except (ApiError, ConfigError, SettingsError, OSError) as error:
         say(f"crabtalkd: {error}")
         sys.exit(1)
 

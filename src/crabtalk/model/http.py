@@ -77,10 +77,11 @@ class HttpClient:
                 )
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             raise translate(error, call.url, timeouts) from None
+        reply = Reply(response, call.url, timeouts, deadline)
         try:
-            yield Reply(response, call.url, timeouts, deadline)
+            yield reply
         finally:
-            response.close()  # hands a connection whose body was read back to the pool
+            reply.close()
 
     async def fetch(self, call: Call, timeouts: Timeouts) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and whole body, for answers that are not streamed."""
@@ -105,38 +106,68 @@ class HttpClient:
 
 
 class Reply:
-    """A response whose body is still to be read."""
+    """A response whose body is still to be read.
 
-    __slots__ = ("_read", "_seen", "_timeouts", "_url", "deadline", "headers", "status")
+    One timer watches all reads of a body: it looks when it fires, not before. A timer for each
+    read would cost as much as reading a small chunk does.
+    """
+
+    __slots__ = (
+        "_is_overdue",
+        "_is_waiting",
+        "_loop",
+        "_read",
+        "_response",
+        "_seen",
+        "_timeouts",
+        "_url",
+        "_watch",
+        "deadline",
+        "headers",
+        "status",
+    )
 
     def __init__(
         self, response: "aiohttp.ClientResponse", url: str, timeouts: Timeouts, deadline: float
     ) -> None:
+        self._response = response
         self._read = response.content.readany
         self._url = url
         self._timeouts = timeouts
+        self._loop = asyncio.get_running_loop()
         self._seen = 0
-        self.deadline = deadline  # for the next piece, in the loop's time
+        self._is_waiting = False
+        self._is_overdue = False
+        self.deadline = deadline  # for the next token, in the loop's time
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
+        self._watch = self._loop.call_at(deadline, self._look)
 
     async def piece(self) -> bytes:
         """What has arrived, empty at the end. Raises ApiError past the deadline."""
-        import aiohttp
-
+        self._is_waiting = True
         try:
-            async with asyncio.timeout_at(self.deadline):
-                piece = await self._read()
-        except (aiohttp.ClientError, OSError) as error:
-            raise translate(error, self._url, self._timeouts) from None
+            piece = await self._read()
+        except OSError as error:
+            raise self._failure(error) from None
+        except Exception as error:
+            import aiohttp
+
+            if not isinstance(error, aiohttp.ClientError):
+                raise
+            raise self._failure(error) from None
+        finally:
+            self._is_waiting = False
         self._seen += len(piece)
         if self._seen > MAX_BODY:
             raise ApiError(ErrorKind.PROTOCOL, "the answer does not end; it was cut off")
+        if not piece and self._is_overdue:
+            raise self._failure(TimeoutError())
         return piece
 
     def extend(self) -> None:
         """A token arrived: the next one has its time from now."""
-        self.deadline = asyncio.get_running_loop().time() + self._timeouts.between
+        self.deadline = self._loop.time() + self._timeouts.between
 
     async def read(self, limit: int = MAX_ERROR_BODY) -> bytes:
         """The body, or the first `limit` bytes of it."""
@@ -144,6 +175,23 @@ class Reply:
         while len(body) < limit and (piece := await self.piece()):
             body += piece
         return bytes(body[:limit])
+
+    def close(self) -> None:
+        """Closes the connection, or hands it back to the pool when the body was read."""
+        self._watch.cancel()
+        self._response.close()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        if self._is_waiting and now >= self.deadline:
+            self._is_overdue = True
+            self._response.close()  # ends the read that is waiting
+            return
+        later = self.deadline if now < self.deadline else now + self._timeouts.between
+        self._watch = self._loop.call_at(later, self._look)
+
+    def _failure(self, error: Exception) -> ApiError:
+        return translate(TimeoutError() if self._is_overdue else error, self._url, self._timeouts)
 
 
 def certificates() -> ssl.SSLContext:

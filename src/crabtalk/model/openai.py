@@ -258,7 +258,7 @@ def prefix_key(request: Request) -> str:
 def decode(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested to no end
         start = body[:80].decode(errors="replace")
         raise ApiError(ErrorKind.PROTOCOL, f"the answer is not JSON: {start!r}") from None
 
@@ -296,7 +296,7 @@ def error_words(body: bytes) -> tuple[str, str]:
     """The sentence and the code of an error body; empty where it has none."""
     try:
         document = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return "", ""
     if isinstance(document, list) and document:
         document = document[0]

@@ -1,0 +1,133 @@
+"""Models: CPU time a streamed chunk costs its reader, ours beside bare clients and beside SDKs.
+
+A raw server sends the same small chunks to all: in one burst, and one a millisecond as a fast
+model would, where waking up costs more than reading. Each contender runs in a process of its own;
+litellm and the SDK in an environment of their own, made on first need.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+from .report import Table
+
+CHUNKS = 5000
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ROOT / ".venv" / "bench-tools"
+PINS = ROOT / "requirements" / "bench.txt"
+
+
+def chunk(fields: dict[str, str], finish: str | None = None) -> bytes:
+    document = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1700000000,
+        "model": "m",
+        "choices": [{"index": 0, "delta": fields, "finish_reason": finish}],
+    }
+    return f"data: {json.dumps(document)}\n\n".encode()
+
+
+# Each a little different: litellm takes a model that repeats itself for a broken one.
+PIECES = [chunk({"content": f"word{n} "}) for n in range(CHUNKS)]
+LAST = chunk({}, "stop") + b"data: [DONE]\n\n"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def chunked(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, paced: bool) -> None:
+    while head := await reader.readuntil(b"\r\n\r\n"):
+        for line in head.split(b"\r\n"):
+            if line.lower().startswith(b"content-length:"):
+                await reader.readexactly(int(line.split(b":")[1]))
+        writer.write(HEAD)
+        for piece in PIECES:
+            writer.write(chunked(piece))
+            if paced:
+                await asyncio.sleep(0.001)
+            else:
+                await writer.drain()
+        writer.write(chunked(LAST) + b"0\r\n\r\n")
+        await writer.drain()
+
+
+class Server:
+    """Both paces, each on a port of its own, in a thread of this process."""
+
+    def __enter__(self) -> dict[str, str]:
+        self._loop = asyncio.new_event_loop()
+        urls = {name: self._serve(paced) for name, paced in (("burst", False), ("paced", True))}
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        return urls
+
+    def _serve(self, paced: bool) -> str:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await answer(reader, writer, paced)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                writer.close()
+
+        server = self._loop.run_until_complete(asyncio.start_server(handle, "127.0.0.1", 0))
+        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+def tools() -> str:
+    """The python that has the SDK and litellm, installed once per set of pins."""
+    python = TOOLS / "bin" / "python"
+    stamp = TOOLS / ".pins"
+    pins = PINS.read_text()
+    if not stamp.exists() or stamp.read_text() != pins:
+        uv = [sys.executable, "-m", "uv", "--quiet"]
+        run = [*uv, "pip", "install", "--python", str(python)]
+        subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, TOOLS], check=True)
+        subprocess.run([*run, "--require-hashes", "--compile-bytecode", "-r", PINS], check=True)
+        stamp.write_text(pins)
+    return str(python)
+
+
+def cost(python: str, contender: str, url: str) -> float:
+    command = [python, "-m", "bench.contenders", contender, url, str(CHUNKS)]
+    environment = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        raise RuntimeError(f"{contender} failed: {result.stderr[-500:]}")
+    return float(result.stdout.split()[-1])
+
+
+def import_time(module: str) -> float:
+    """Milliseconds that importing adds to a bare interpreter, best of several."""
+
+    def timed(code: str) -> float:
+        script = f"import time; s = time.perf_counter(); {code}; print(time.perf_counter() - s)"
+        command = [sys.executable, "-c", script]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    best: Callable[[str], float] = lambda code: min(timed(code) for _ in range(7))  # noqa: E731
+    return best(f"import {module}") * 1e3
+
+
+def run() -> list[Table]:
+    table = Table("CPU time a streamed chunk, µs", ["reader", "burst", "paced 1/ms"])
+    here, there = sys.executable, tools()
+    with Server() as urls:
+        for name in ("raw asyncio", "aiohttp", "ours", "openai SDK", "litellm"):
+            python = there if name in ("openai SDK", "litellm") else here
+            table.row(name, *(f"{cost(python, name, urls[pace]):.1f}" for pace in urls))
+    imports = Table("Import, ms", ["module", "time"])
+    imports.row("crabtalk.model", f"{import_time('crabtalk.model'):.0f}")
+    return [table, imports]

@@ -1,0 +1,79 @@
+"""Backends: from settings to a provider. Each vendor's module is loaded when it is first wanted."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from .http import HttpClient, Timeouts
+from .provider import Dialect, HttpProvider, Provider, Retry
+from .settings import ProviderSettings, SettingsError, resolve
+
+
+def build(
+    settings: ProviderSettings,
+    http: HttpClient,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    models_directory: Path | None = None,
+) -> Provider:
+    """The provider that `settings` describe. Raises SettingsError when they lack something."""
+    settings = resolve(settings, environ)
+    if settings.kind == "local":
+        return local(settings, http, models_directory)
+    return HttpProvider(
+        dialect(settings, environ),
+        http,
+        timeouts=Timeouts(
+            connect=settings.connect_timeout,
+            first=settings.first_token_timeout,
+            between=settings.timeout,
+        ),
+        retry=Retry(max_retries=settings.max_retries),
+    )
+
+
+def dialect(settings: ProviderSettings, environ: Mapping[str, str]) -> Dialect:
+    name, base, key = settings.name, settings.base_url, settings.api_key
+    match settings.kind:
+        case "openai":
+            from .openai import DEFAULT_BASE, OpenAiDialect
+
+            return OpenAiDialect(name, base=base or DEFAULT_BASE, api_key=key)
+        case "anthropic":
+            from . import anthropic
+
+            given = {"base": base} if base else {}
+            return anthropic.AnthropicDialect(name, api_key=key, **given)
+        case "google":
+            from . import google
+
+            given = {"base": base} if base else {}
+            return google.GoogleDialect(name, api_key=key, **given)
+        case "azure":
+            from .azure import AzureDialect
+
+            if not base:
+                raise SettingsError(
+                    f"provider {name!r} needs base_url, the endpoint of your Azure resource"
+                )
+            return AzureDialect(name, base=base, api_key=key, api_version=settings.api_version)
+        case "bedrock":
+            from . import bedrock
+
+            return bedrock.BedrockDialect(
+                name,
+                region=settings.region or bedrock.region_from(environ),
+                credentials=bedrock.credentials_from(environ),
+                base=base,
+            )
+    raise SettingsError(f"no backend is called {settings.kind!r}")
+
+
+def local(settings: ProviderSettings, http: HttpClient, directory: Path | None) -> Provider:
+    from .local import LocalProvider
+
+    if directory is None:
+        raise SettingsError(
+            f"provider {settings.name!r} is local, and no directory holds its model"
+        )
+    return LocalProvider(directory, name=settings.name)

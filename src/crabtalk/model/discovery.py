@@ -1,0 +1,179 @@
+"""Discovery: which model answers when nobody configured one.
+
+In order: a key in the environment, a model server on its usual loopback port, the local model if
+it is installed. Nothing is sent to a server that was merely found but a question for its models.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from .errors import ApiError
+from .http import Call, HttpClient, Timeouts
+from .settings import ProviderSettings, normalise
+
+PROBE_TIMEOUT = 0.3
+
+WAYS_ON = """no model is set up. Three ways on:
+  - a key: export OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY
+  - a server of your own: start Ollama, LM Studio, llama-server or vLLM
+  - a tiny model without either: crabtalkd model install
+`crabtalkd setup` walks you through them"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A provider nobody configured, and why it is offered."""
+
+    settings: ProviderSettings
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """A program people run models with, and where it listens unless told otherwise."""
+
+    name: str
+    title: str
+    base: str
+    # Ollama lists models it could not run at once here, and has its own list of those it has.
+    installed: str = ""
+
+
+SERVERS = (
+    LocalServer("ollama", "Ollama", "http://127.0.0.1:11434", installed="/api/tags"),
+    LocalServer("lmstudio", "LM Studio", "http://127.0.0.1:1234"),
+    LocalServer("llama-server", "llama-server", "http://127.0.0.1:8080"),
+    LocalServer("vllm", "vLLM", "http://127.0.0.1:8000"),
+)
+
+# What to pick from a vendor's list when nobody did: the first that starts like this.
+PREFERRED: dict[str, tuple[str, ...]] = {
+    "openai": ("gpt-5-mini", "gpt-5", "gpt-4.1-mini", "gpt-4o"),
+    "anthropic": ("claude-sonnet", "claude-haiku", "claude-opus"),
+    "google": ("gemini-3-flash", "gemini-2.5-flash", "gemini-"),
+}
+
+
+LOCAL = ProviderSettings(name="local", kind="local", source="crabtalkd model install")
+
+
+async def discover(
+    environ: Mapping[str, str],
+    http: HttpClient,
+    *,
+    servers: Sequence[LocalServer] = SERVERS,
+    models_directory: Path | None = None,
+) -> list[Found]:
+    """What could answer, best first. Empty: see WAYS_ON."""
+    found = from_environment(environ)
+    found += await running_servers(environ, http, servers)
+    if models_directory is not None:
+        from .install import installed
+
+        if installed(models_directory):
+            found.append(Found(LOCAL, "the tiny offline model is installed"))
+    return found
+
+
+def from_environment(environ: Mapping[str, str]) -> list[Found]:
+    """Providers whose keys are set, in the order people meet them."""
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
+    candidates = (
+        ("openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", ()),
+        ("openai", "OPENAI_BASE_URL", "OPENAI_BASE_URL", ()),
+        ("anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", ()),
+        ("google", "GEMINI_API_KEY", "GEMINI_BASE_URL", ()),
+        ("google", "GOOGLE_API_KEY", "GEMINI_BASE_URL", ()),
+        ("azure", "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT", ("AZURE_OPENAI_ENDPOINT",)),
+        ("bedrock", "AWS_BEARER_TOKEN_BEDROCK", "", ()),
+        ("bedrock", "AWS_ACCESS_KEY_ID", "", ("AWS_SECRET_ACCESS_KEY",)),
+    )
+    found: dict[str, Found] = {}
+    for kind, key, base, needed in candidates:
+        if kind in found or not all(environ.get(name) for name in (key, *needed)):
+            continue
+        if kind == "bedrock" and not region:
+            continue
+        secret = kind != "bedrock" and key != base
+        settings = ProviderSettings(
+            name=kind,
+            kind=kind,
+            api_key=environ[key] if secret else "",
+            base_url=environ.get(base, ""),
+            region=region if kind == "bedrock" else "",
+            api_version=environ.get("OPENAI_API_VERSION", "") if kind == "azure" else "",
+            source=f"${key}",
+        )
+        found[kind] = Found(settings, f"{key} is set")
+    return list(found.values())
+
+
+async def running_servers(
+    environ: Mapping[str, str], http: HttpClient, servers: Sequence[LocalServer] = SERVERS
+) -> list[Found]:
+    """Servers that answer within a moment and have a model, asked all at once."""
+    asked = [moved(server, environ) for server in servers]
+    answers = await asyncio.gather(*(models_at(server, http) for server in asked))
+    return [
+        Found(
+            ProviderSettings(
+                name=server.name,
+                base_url=normalise(server.base, "openai"),
+                models=tuple(models),
+                source=server.base,
+            ),
+            f"{server.title} answers at {server.base}",
+        )
+        for server, models in zip(asked, answers, strict=True)
+        if models
+    ]
+
+
+def moved(server: LocalServer, environ: Mapping[str, str]) -> LocalServer:
+    """Ollama may live elsewhere; what it binds to is also where it is reached."""
+    host = environ.get("OLLAMA_HOST", "").strip().rstrip("/")
+    if server.name != "ollama" or not host:
+        return server
+    if "://" not in host:
+        host = f"http://{host}"
+    scheme, _, rest = host.partition("://")
+    if ":" not in rest.rsplit("]", 1)[-1]:
+        rest = f"{rest}:11434"
+    rest = rest.replace("0.0.0.0", "127.0.0.1", 1)  # noqa: S104 - where it listens, not we
+    return replace(server, base=f"{scheme}://{rest}")
+
+
+async def models_at(server: LocalServer, http: HttpClient) -> list[str]:
+    """The models a server has; none when it is not there, is something else, or wants a key."""
+    timeouts = Timeouts(connect=PROBE_TIMEOUT, first=PROBE_TIMEOUT, between=PROBE_TIMEOUT)
+    path = server.installed or "/v1/models"
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT):
+            status, _, body = await http.fetch(Call(server.base + path, method="GET"), timeouts)
+    except (ApiError, TimeoutError):
+        return []
+    if status != 200:
+        return []
+    try:
+        document = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return []
+    key = "models" if server.installed else "data"
+    entries = document.get(key) if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        return []
+    names = [entry.get("name") or entry.get("id") for entry in entries if isinstance(entry, dict)]
+    return [name for name in names if isinstance(name, str) and name]
+
+
+def preferred(kind: str, names: Sequence[str]) -> str:
+    """The model to start with, of those a vendor offers. Empty when it offers none."""
+    for prefix in PREFERRED.get(kind, ()):
+        for name in names:
+            if name.startswith(prefix):
+                return name
+    return names[0] if names else ""

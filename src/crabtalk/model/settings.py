@@ -1,0 +1,164 @@
+"""Settings: what configuration says about providers, checked and with its variables filled in."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .errors import ApiError, ErrorKind
+
+KINDS = ("openai", "anthropic", "google", "bedrock", "azure", "local")
+
+# People copy the address of a request; what is wanted is where all requests start.
+ENDPOINTS = (
+    "/chat/completions",
+    "/completions",
+    "/embeddings",
+    "/audio/transcriptions",
+    "/audio/speech",
+    "/images/generations",
+    "/responses",
+    "/messages",
+    "/models",
+)
+
+
+class SettingsError(ValueError):
+    """A provider's settings cannot be used, with what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSettings:
+    """One `[[providers]]` entry, or the `[llm]` shorthand."""
+
+    name: str
+    kind: str = "openai"
+    base_url: str = ""
+    api_key: str = ""
+    models: tuple[str, ...] = ()
+    max_retries: int = 2
+    timeout: float = 30.0  # seconds without a token before a stream is given up
+    first_token_timeout: float = 120.0
+    connect_timeout: float = 10.0
+    fallback: str = ""
+    region: str = ""  # bedrock
+    api_version: str = ""  # azure
+    # Where it was written, for people who have to mend it.
+    source: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SettingsError(
+                f"provider {self.name!r} has kind {self.kind!r}; write one of {', '.join(KINDS)}"
+            )
+        for name in ("timeout", "first_token_timeout", "connect_timeout"):
+            if not getattr(self, name) > 0:
+                raise SettingsError(f"{name} of provider {self.name!r} must be above zero")
+        if self.max_retries < 0:
+            raise SettingsError(f"max_retries of provider {self.name!r} must not be negative")
+
+
+FIELDS: dict[str, type | tuple[type, ...]] = {
+    "name": str,
+    "kind": str,
+    "base_url": str,
+    "api_key": str,
+    "models": list,
+    "max_retries": int,
+    "timeout": (int, float),
+    "first_token_timeout": (int, float),
+    "connect_timeout": (int, float),
+    "fallback": str,
+    "region": str,
+    "api_version": str,
+}
+
+
+def read_settings(document: Mapping[str, Any]) -> list[ProviderSettings]:
+    """The providers of a config.toml, as written: variables are not filled in yet."""
+    found = []
+    if llm := document.get("llm"):
+        if not isinstance(llm, Mapping):
+            raise SettingsError("llm must be a section: write [llm]")
+        model = llm.get("model")
+        rest = {key: value for key, value in llm.items() if key != "model"}
+        models = {"models": [model]} if model else {}
+        found.append(read_entry({"name": "llm", **rest, **models}, "[llm]"))
+    entries = document.get("providers", [])
+    if not isinstance(entries, list):
+        raise SettingsError("providers must be a list of sections: write [[providers]]")
+    for number, entry in enumerate(entries, 1):
+        found.append(read_entry(entry, f"[[providers]] number {number}"))
+    names = [settings.name for settings in found]
+    for settings in found:
+        if names.count(settings.name) > 1:
+            raise SettingsError(f"two providers are called {settings.name!r}; names must differ")
+        if settings.fallback and settings.fallback not in (*names, "local"):
+            raise SettingsError(
+                f"provider {settings.name!r} falls back to {settings.fallback!r}, "
+                "which is not there"
+            )
+    return found
+
+
+def read_entry(entry: Any, source: str) -> ProviderSettings:
+    if not isinstance(entry, Mapping):
+        raise SettingsError(f"{source} must be a section")
+    name = entry.get("name", "")
+    if not isinstance(name, str) or not name:
+        raise SettingsError(f'{source} has no name; give it one, such as name = "claude"')
+    values: dict[str, Any] = {"source": source}
+    for key, value in entry.items():
+        if key not in FIELDS:
+            raise SettingsError(f"{source} has {key}, which means nothing there")
+        if not isinstance(value, FIELDS[key]) or isinstance(value, bool):
+            raise SettingsError(f"{key} in {source} has the wrong type")
+        values[key] = value
+    models = values.get("models", [])
+    if not all(isinstance(model, str) and model for model in models):
+        raise SettingsError(f"models in {source} must be a list of names")
+    values["models"] = tuple(models)
+    return ProviderSettings(**values)
+
+
+def resolve(settings: ProviderSettings, environ: Mapping[str, str]) -> ProviderSettings:
+    """With `${VAR}` filled in and the base URL in order. Raises SettingsError for a gap."""
+
+    def filled(key: str) -> str:
+        return expand(getattr(settings, key), environ, f"{key} of provider {settings.name!r}")
+
+    return replace(
+        settings,
+        base_url=normalise(filled("base_url"), settings.kind),
+        api_key=filled("api_key"),
+        region=filled("region"),
+    )
+
+
+def expand(text: str, environ: Mapping[str, str], where: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in environ:
+            raise SettingsError(f"{where} uses ${{{name}}}, which is not set; export {name}")
+        return environ[name]
+
+    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", value, text)
+
+
+def normalise(url: str, kind: str) -> str:
+    """Where requests start: no endpoint, no slash at the end, `/v1` where only a host is given."""
+    url = url.strip().rstrip("/")
+    if not url:
+        return ""
+    if "://" not in url:
+        url = f"http://{url}"
+    for endpoint in ENDPOINTS:
+        if url.endswith(endpoint):
+            url = url.removesuffix(endpoint).rstrip("/")
+            break
+    has_path = "/" in url.split("://", 1)[1]
+    return f"{url}/v1" if kind == "openai" and not has_path else url
+
+
+def unusable(error: SettingsError, settings: ProviderSettings) -> ApiError:
+    return ApiError(ErrorKind.CONFIG, str(error), provider=settings.name)

@@ -1,0 +1,179 @@
+"""crabtalkd models and crabtalkd setup, as commands, against a scripted vendor."""
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from crabtalk.daemon.setup import with_provider
+from crabtalk.model import ProviderSettings
+from tests.model.fake import Answer, vendor
+
+CRABTALKD = Path(sys.executable).with_name("crabtalkd")
+KEYS = ("OPENAI", "ANTHROPIC", "GEMINI", "GOOGLE", "AZURE", "AWS", "OLLAMA")
+LISTING = Answer.of_json({"data": [{"id": f"m{n}"} for n in range(12)]})
+
+
+async def crabtalkd(*words: str, **environ: str) -> tuple[int | None, str, str]:
+    """Status, output and errors, in an environment without anybody's keys."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(KEYS)}
+    process = await asyncio.create_subprocess_exec(
+        CRABTALKD,
+        *words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean | environ,
+    )
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+def configure(home: Path, text: str) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(text)
+
+
+async def test_usable_providers_and_the_others_are_listed_with_reasons(home: Path) -> None:
+    async with vendor(lambda _: LISTING) as fake:
+        configure(
+            home,
+            f'[llm]\nbase_url = "{fake.url}"\n'
+            '[[providers]]\nname = "gone"\nbase_url = "http://127.0.0.1:9"\nmax_retries = 0\n'
+            '[[providers]]\nname = "keyless"\nkind = "anthropic"\napi_key = "${NO_SUCH_KEY}"\n',
+        )
+        status, out, err = await crabtalkd("models", "--home", str(home))
+        assert (status, err) == (0, "")
+        assert "llm (openai, [llm]): 12 models" in out
+        assert "  * m0\n" in out
+        assert "and 4 more; --json lists all" in out
+        assert "gone (openai, [[providers]] number 1): not usable: gone: http" in out
+        assert "cannot be reached" in out
+        assert "keyless uses" not in out
+        assert "api_key of provider 'keyless' uses ${NO_SUCH_KEY}, which is not set" in out
+
+
+async def test_json_is_one_document(home: Path) -> None:
+    async with vendor(lambda _: LISTING) as fake:
+        configure(home, f'[llm]\nbase_url = "{fake.url}"\nmodel = "m3"\n')
+        _, out, _ = await crabtalkd("models", "--home", str(home), "--json")
+    assert json.loads(out) == {
+        "default": "m3",
+        "providers": [
+            {
+                "name": "llm",
+                "kind": "openai",
+                "source": "[llm]",
+                "usable": True,
+                "problem": "",
+                "models": ["m3"],
+            }
+        ],
+    }
+
+
+async def test_a_key_in_the_environment_is_enough(home: Path) -> None:
+    async with vendor(lambda _: LISTING) as fake:
+        environ = {"OPENAI_API_KEY": "sk-env", "OPENAI_BASE_URL": f"{fake.url}/v1"}
+        status, out, _ = await crabtalkd("models", "--home", str(home), **environ)
+    assert status == 0
+    assert "openai (openai, $OPENAI_API_KEY): 12 models" in out
+    assert fake.asked[0].headers["authorization"] == "Bearer sk-env"
+    assert "sk-env" not in out
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("[daemon", "not valid TOML"), ('[[providers]]\nkind = "x"', "has no name")],
+)
+async def test_a_broken_configuration_is_one_sentence(home: Path, text: str, sentence: str) -> None:
+    configure(home, text)
+    status, out, err = await crabtalkd("models", "--home", str(home))
+    assert (status, out) == (1, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.req("setup.writes_config")
+async def test_setup_checks_the_provider_and_writes_it_down(home: Path) -> None:
+    async with vendor(lambda _: LISTING) as fake:
+        status, out, err = await crabtalkd(
+            *("setup", "--home", str(home), "--kind", "openai", "--base-url", fake.url),
+            *("--api-key", "${MY_KEY}", "--model", "m5"),
+            MY_KEY="sk-mine",
+        )
+        assert (status, out) == (0, "")
+        assert "m5 answers by default" in err
+        assert fake.asked[0].headers["authorization"] == "Bearer sk-mine"
+    path = home / "config.toml"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert tomllib.loads(path.read_text()) == {
+        "providers": [
+            {"name": "openai", "kind": "openai", "base_url": fake.url, "api_key": "${MY_KEY}"}
+        ],
+        "daemon": {"model": "m5"},
+    }
+
+
+async def test_setup_with_a_wrong_key_writes_nothing(home: Path) -> None:
+    refusal = Answer.of_json({"error": {"message": "Incorrect API key provided"}}, 401)
+    async with vendor(lambda _: refusal) as fake:
+        status, _, err = await crabtalkd(
+            *("setup", "--home", str(home), "--kind", "openai", "--base-url", fake.url),
+            *("--api-key", "wrong"),
+        )
+    assert status == 1
+    assert "Incorrect API key provided (HTTP 401)" in err
+    assert not (home / "config.toml").exists()
+
+
+async def test_setup_never_prompts_without_a_terminal(home: Path) -> None:
+    status, _, err = await crabtalkd("setup", "--home", str(home))
+    assert status == 2
+    assert "say --kind" in err
+
+
+@pytest.mark.req("setup.writes_config")
+def test_the_rest_of_the_file_is_left_alone() -> None:
+    before = """# mine
+[daemon]
+tcp = "off"   # no network please
+
+[[providers]]
+name = "other" # keep
+kind = "openai"
+
+[[providers]]
+name = "claude"
+kind = "anthropic"
+api_key = "old"
+
+[limits]
+connections = 5
+"""
+    settings = ProviderSettings(name="claude", kind="anthropic", api_key="${KEY}")
+    after = with_provider(before, settings, "claude-sonnet-5")
+    assert tomllib.loads(after) == {
+        "daemon": {"tcp": "off", "model": "claude-sonnet-5"},
+        "providers": [
+            {"name": "other", "kind": "openai"},
+            {"name": "claude", "kind": "anthropic", "api_key": "${KEY}"},
+        ],
+        "limits": {"connections": 5},
+    }
+    for comment in ("# mine", "# no network please", "# keep"):
+        assert comment in after
+    assert with_provider(after, settings, "claude-sonnet-5") == after
+
+
+def test_an_empty_file_gets_what_it_needs() -> None:
+    settings = ProviderSettings(name="g", kind="google", models=("a",))
+    assert tomllib.loads(with_provider("", settings, "")) == {
+        "providers": [{"name": "g", "kind": "google", "models": ["a"]}]
+    }

@@ -1,0 +1,463 @@
+"""Azure's addresses, headers and errors, with OpenAI's own SDK for Azure as second witness.
+
+What Azure shares with OpenAI is shown in test_openai; here is only what differs.
+"""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.model import (
+    ApiError,
+    Assembler,
+    Chunk,
+    ErrorKind,
+    HttpClient,
+    HttpProvider,
+    Image,
+    Message,
+    ModelInfo,
+    Request,
+    Retry,
+    Tool,
+    ToolCall,
+    Usage,
+)
+from crabtalk.model.azure import DEFAULT_API_VERSION, AzureDialect
+from tests.model.fake import Answer, FakeVendor, in_pieces, vendor
+
+HI = Request(model="my gpt", messages=(Message(role="user", text="hi"),))
+SAFE = {"hate": {"filtered": False, "severity": "safe"}}
+
+
+def sse(*documents: object, done: bool = True) -> bytes:
+    lines = [f"data: {json.dumps(d, ensure_ascii=False)}\n\n" for d in documents]
+    return "".join([*lines, "data: [DONE]\n\n" if done else ""]).encode()
+
+
+def delta(finish: str | None = None, **fields: object) -> dict[str, object]:
+    choice = {"index": 0, "delta": fields, "finish_reason": finish, "content_filter_results": SAFE}
+    return envelope(choices=[choice])
+
+
+def envelope(**fields: object) -> dict[str, object]:
+    start = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000}
+    return {**start, "model": "gpt-4o-2024-11-20", "system_fingerprint": "fp_1", **fields}
+
+
+# What Azure says before the model does: about the prompt, with no choices and no id.
+FILTERS = {
+    "choices": [],
+    "created": 0,
+    "id": "",
+    "model": "",
+    "object": "",
+    "prompt_filter_results": [{"prompt_index": 0, "content_filter_results": SAFE}],
+}
+# With its filter running behind the model, Azure reports on it in chunks without a delta.
+ASYNC_FILTER = envelope(
+    choices=[
+        {
+            "index": 0,
+            "finish_reason": None,
+            "content_filter_results": SAFE,
+            "content_filter_offsets": {"check_offset": 44, "start_offset": 44, "end_offset": 198},
+        }
+    ]
+)
+USAGE = envelope(
+    choices=[],
+    usage={
+        "prompt_tokens": 20,
+        "completion_tokens": 7,
+        "total_tokens": 27,
+        "prompt_tokens_details": {"cached_tokens": 16},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    },
+)
+
+
+def call(index: int, arguments: str, **fields: object) -> dict[str, object]:
+    start = {"type": "function"} if fields else {}
+    function = {key: value for key, value in fields.items() if key == "name"}
+    ids = {key: value for key, value in fields.items() if key == "id"}
+    return {"index": index, **ids, **start, "function": {**function, "arguments": arguments}}
+
+
+FULL = sse(
+    FILTERS,
+    delta(role="assistant", content=""),
+    delta(content="Sure"),
+    ASYNC_FILTER,
+    delta(content=", 日本"),
+    delta(tool_calls=[call(0, "", id="call_a", name="bash")]),
+    delta(tool_calls=[call(0, '{"comm')]),
+    delta(tool_calls=[call(1, "{}", id="call_b", name="read"), call(0, 'and":"ls"}')]),
+    delta(finish="tool_calls"),
+    USAGE,
+)
+FULL_MESSAGE = Message(
+    role="assistant",
+    text="Sure, 日本",
+    tool_calls=(
+        ToolCall(id="call_a", name="bash", arguments='{"command":"ls"}'),
+        ToolCall(id="call_b", name="read", arguments="{}"),
+    ),
+)
+
+
+@asynccontextmanager
+async def provider(
+    fake: FakeVendor, *, path: str = "", api_version: str = ""
+) -> AsyncIterator[HttpProvider]:
+    http = HttpClient()
+    dialect = AzureDialect("az", base=fake.url + path, api_key="key", api_version=api_version)
+    try:
+        yield HttpProvider(dialect, http, retry=Retry(max_retries=0))
+    finally:
+        await http.close()
+
+
+def put_together(chunks: list[Chunk]) -> Assembler:
+    assembler = Assembler()
+    for chunk in chunks:
+        assembler.add(chunk)
+    return assembler
+
+
+def decoded(pieces: list[bytes]) -> list[Chunk]:
+    decoder = AzureDialect("az", base="https://x.openai.azure.com").decoder(HI)
+    return [chunk for piece in pieces for chunk in decoder.feed(piece)] + decoder.end()
+
+
+# ── Reading ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("model.backend.azure")
+async def test_an_answer_is_read_past_the_filters_reports() -> None:
+    async with vendor([Answer(in_pieces(FULL, 50))]) as fake, provider(fake) as model:
+        whole = put_together([chunk async for chunk in model.stream(HI)])
+    assert whole.message() == FULL_MESSAGE
+    assert whole.finish == "tool_calls"
+    assert whole.usage == Usage(
+        prompt=20, completion=7, total=27, cache_hit=16, cache_miss=4, reasoning=3
+    )
+
+
+@pytest.mark.req("model.backend.azure")
+def test_the_report_on_the_prompt_is_no_chunk() -> None:
+    decoder = AzureDialect("az", base="https://x.openai.azure.com").decoder(HI)
+    assert decoder.feed(sse(FILTERS, ASYNC_FILTER, done=False)) == []
+
+
+@pytest.mark.req("model.stream.any_split")
+@given(st.lists(st.integers(0, len(FULL)), max_size=20))
+def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(FULL)]
+    assert decoded([FULL[a:b] for a, b in pairwise(edges)]) == decoded([FULL])
+
+
+@pytest.mark.req("model.sdk_agrees")
+@pytest.mark.parametrize("v1", [False, True])
+async def test_the_vendors_sdk_asks_the_same_address_and_reads_the_same(v1: bool) -> None:
+    path = "/openai/v1" if v1 else ""
+    async with vendor(lambda _: Answer(in_pieces(FULL, 50))) as fake:
+        client = (
+            openai.AsyncOpenAI(
+                base_url=f"{fake.url}/openai/v1/", api_key="key", default_headers={"api-key": "key"}
+            )
+            if v1
+            else openai.AsyncAzureOpenAI(
+                azure_endpoint=fake.url, api_version=DEFAULT_API_VERSION, api_key="key"
+            )
+        )
+        async with client as sdk, provider(fake, path=path) as model:
+            whole = put_together([chunk async for chunk in model.stream(HI)])
+            stream = await sdk.chat.completions.create(
+                model="my gpt",
+                messages=[{"role": "user", "content": "hi"}],
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+            text, total = "", 0
+            calls: dict[int, list[str]] = {}
+            async for chunk in stream:
+                total = chunk.usage.total_tokens if chunk.usage else total
+                for choice in chunk.choices:
+                    if choice.delta is None:
+                        continue  # type: ignore[unreachable]  # the filter's reports have none
+                    text += choice.delta.content or ""
+                    for piece in choice.delta.tool_calls or []:
+                        entry = calls.setdefault(piece.index, ["", "", ""])
+                        assert piece.function is not None
+                        entry[0] += piece.id or ""
+                        entry[1] += piece.function.name or ""
+                        entry[2] += piece.function.arguments or ""
+    assert text == whole.message().text
+    assert tuple(ToolCall(*entry) for entry in calls.values()) == whole.message().tool_calls
+    assert total == whole.usage.total
+    ours, theirs = fake.asked
+    assert ours.method == theirs.method
+    assert ours.path == theirs.path
+    assert ours.json == theirs.json
+    assert ours.headers["api-key"] == theirs.headers["api-key"]
+
+
+# ── Writing ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("model.backend.azure")
+@pytest.mark.parametrize(
+    ("base", "version", "chat", "models"),
+    [
+        (
+            "https://x.openai.azure.com",
+            "",
+            f"/openai/deployments/my%20gpt/chat/completions?api-version={DEFAULT_API_VERSION}",
+            f"/openai/models?api-version={DEFAULT_API_VERSION}",
+        ),
+        (
+            "https://x.openai.azure.com/",
+            "2025-04-01-preview",
+            "/openai/deployments/my%20gpt/chat/completions?api-version=2025-04-01-preview",
+            "/openai/models?api-version=2025-04-01-preview",
+        ),
+        (
+            "https://x.openai.azure.com/openai",
+            "2025-04-01-preview",
+            "/openai/deployments/my%20gpt/chat/completions?api-version=2025-04-01-preview",
+            "/openai/models?api-version=2025-04-01-preview",
+        ),
+        (
+            "https://x.openai.azure.com/openai/v1",
+            "",
+            "/openai/v1/chat/completions",
+            "/openai/v1/models",
+        ),
+        (
+            "https://x.services.ai.azure.com/openai/v1/",
+            "preview",
+            "/openai/v1/chat/completions",
+            "/openai/v1/models",
+        ),
+    ],
+)
+def test_both_generations_of_addresses_are_spoken(
+    base: str, version: str, chat: str, models: str
+) -> None:
+    dialect = AzureDialect("az", base=base, api_key="key", api_version=version)
+    host = "/".join(base.split("/")[:3])
+    assert dialect.chat(HI).url == host + chat
+    assert dialect.list_models().url == host + models
+    assert dialect.list_models().method == "GET"
+    for call in (dialect.chat(HI), dialect.list_models()):
+        assert call.headers["api-key"] == "key"
+        assert "Authorization" not in call.headers
+
+
+def test_without_a_key_none_is_sent() -> None:
+    headers = AzureDialect("az", base="https://x.openai.azure.com").chat(HI).headers
+    assert not {"api-key", "Authorization"} & set(headers)
+
+
+@pytest.mark.req("model.request")
+async def test_a_request_carries_everything_the_vendor_knows() -> None:
+    request = Request(
+        model="gpt-4o",
+        messages=(
+            Message(role="system", text="Be a crab."),
+            Message(
+                role="user",
+                text="look",
+                images=(Image("image/png", b"\x89PNG"), Image(url="http:x")),
+            ),
+            FULL_MESSAGE,
+            Message(role="tool", call_id="call_a", name="bash", text="out", is_error=True),
+            Message(role="tool", call_id="call_b", name="read", text="in"),
+        ),
+        tools=(Tool("bash", "Runs"),),
+        tool_choice="required",
+        thinking=True,
+        temperature=0.5,
+    )
+    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
+        await model.complete(request)
+    assert fake.asked[0].json == {
+        "model": "gpt-4o",
+        "messages": [
+            {"role": "system", "content": "Be a crab."},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "look"},
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}},
+                    {"type": "image_url", "image_url": {"url": "http:x"}},
+                ],
+            },
+            {
+                "role": "assistant",
+                "content": "Sure, 日本",
+                "tool_calls": [
+                    {
+                        "id": "call_a",
+                        "type": "function",
+                        "function": {"name": "bash", "arguments": '{"command":"ls"}'},
+                    },
+                    {
+                        "id": "call_b",
+                        "type": "function",
+                        "function": {"name": "read", "arguments": "{}"},
+                    },
+                ],
+            },
+            {"role": "tool", "tool_call_id": "call_a", "content": "out"},
+            {"role": "tool", "tool_call_id": "call_b", "content": "in"},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "function": {
+                    "name": "bash",
+                    "description": "Runs",
+                    "parameters": {"type": "object", "properties": {}},
+                },
+            }
+        ],
+        "tool_choice": "required",
+        "reasoning_effort": "high",
+        "temperature": 0.5,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+async def test_models_are_listed() -> None:
+    listing = {
+        "object": "list",
+        "data": [
+            {"id": "gpt-4o", "status": "succeeded", "capabilities": {"chat_completion": True}},
+            {"id": "o4-mini", "status": "succeeded"},
+        ],
+    }
+    async with vendor([Answer.of_json(listing)]) as fake, provider(fake) as model:
+        assert await model.models() == [ModelInfo("gpt-4o"), ModelInfo("o4-mini")]
+        assert model.context_limit("gpt-4o") == 128_000
+    assert fake.asked[0].path == f"/openai/models?api-version={DEFAULT_API_VERSION}"
+
+
+# ── Failing ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def failure(answer: Answer) -> ApiError:
+    async with vendor([answer]) as fake, provider(fake) as model:
+        with pytest.raises(ApiError) as caught:
+            await model.complete(HI)
+    return caught.value
+
+
+CONTENT_FILTER = {
+    "message": "The response was filtered due to the prompt triggering Azure OpenAI's content"
+    " management policy.",
+    "type": None,
+    "param": "prompt",
+    "code": "content_filter",
+    "status": 400,
+    "innererror": {
+        "code": "ResponsibleAIPolicyViolation",
+        "content_filter_result": {"violence": {"filtered": True, "severity": "medium"}},
+    },
+}
+
+
+@pytest.mark.req("model.errors.vendor_sentence")
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (400, CONTENT_FILTER, "filtered"),
+        (
+            404,
+            {
+                "code": "DeploymentNotFound",
+                "message": "The API deployment for this resource does not exist.",
+            },
+            "not_found",
+        ),
+        (404, {"code": "404", "message": "Resource not found"}, "not_found"),
+        (401, {"code": "401", "message": "Access denied due to invalid subscription key"}, "auth"),
+        (403, {"code": "403", "message": "Public access is disabled."}, "auth"),
+        (429, {"code": "429", "message": "Requests have exceeded call rate limit"}, "rate_limit"),
+        (400, {"code": "context_length_exceeded", "message": "Too much"}, "context"),
+        (400, {"code": "BadRequest", "message": "Unsupported api-version"}, "invalid"),
+        (500, {"code": "InternalServerError", "message": "Backend failed"}, "server"),
+        (503, {"code": "ServiceUnavailable", "message": "Busy"}, "overloaded"),
+    ],
+)
+async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
+    status: int, error: dict[str, object], kind: str
+) -> None:
+    caught = await failure(Answer.of_json({"error": error}, status, retry_after_ms="7000"))
+    assert caught.kind is ErrorKind(kind)
+    assert caught.message == error["message"]
+    assert (caught.status, caught.provider, caught.retry_after) == (status, "az", 7.0)
+
+
+async def test_the_gateways_own_shape_of_errors_is_read() -> None:
+    body = {"statusCode": 401, "message": "Unauthorized. Access token is missing."}
+    caught = await failure(Answer.of_json(body, 401))
+    assert caught.kind is ErrorKind.AUTH
+    assert caught.message == "Unauthorized. Access token is missing."
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "sentence"),
+    [
+        (sse(FILTERS, {"error": CONTENT_FILTER}), "filtered", "content management policy"),
+        (sse(FILTERS, {"error": {"message": "boom", "code": "x"}}), "server", "boom"),
+        (sse(FILTERS, done=False), "connection", "before the answer did"),
+        (b'data: {"choices": [', "protocol", "not JSON"),
+    ],
+)
+async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
+    caught = await failure(Answer([body]))
+    assert caught.kind is ErrorKind(kind)
+    assert sentence in caught.message
+
+
+async def test_an_answer_the_filter_cut_short_says_so() -> None:
+    body = sse(FILTERS, delta(content="a"), delta(finish="content_filter"))
+    async with vendor([Answer([body])]) as fake, provider(fake) as model:
+        assert (await model.complete(HI)).finish == "filtered"
+
+
+async def test_a_web_page_instead_of_a_stream_is_an_error() -> None:
+    caught = await failure(Answer([b"<html>log in</html>"], content_type="text/html"))
+    assert caught.kind is ErrorKind.PROTOCOL
+
+
+# ── Live ───────────────────────────────────────────────────────────────────────────────────────
+
+LIVE = ("AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_DEPLOYMENT")
+
+
+@pytest.mark.skipif(not all(map(os.environ.get, LIVE)), reason=f"needs {', '.join(LIVE)}")
+async def test_live_azure_answers() -> None:
+    http = HttpClient()
+    dialect = AzureDialect("az", base=os.environ[LIVE[0]], api_key=os.environ[LIVE[1]])
+    try:
+        response = await HttpProvider(dialect, http).complete(
+            Request(
+                model=os.environ[LIVE[2]],
+                messages=(Message(role="user", text="Answer with the word crab."),),
+            )
+        )
+    finally:
+        await http.close()
+    assert "crab" in response.message.text.lower()
+    assert response.usage.total > 0

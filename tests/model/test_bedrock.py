@@ -1,0 +1,1253 @@
+"""Bedrock's Converse against a server that speaks it, with boto3 as second witness: it reads the
+same bytes, writes the same requests, and checks our signatures as AWS would.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import unquote, urlsplit
+
+import boto3  # type: ignore[import-untyped]
+import botocore.session  # type: ignore[import-untyped]
+import pytest
+from botocore.auth import SigV4Auth  # type: ignore[import-untyped]
+from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]
+from botocore.config import Config  # type: ignore[import-untyped]
+from botocore.credentials import Credentials as BotoCredentials  # type: ignore[import-untyped]
+from botocore.exceptions import ClientError, EventStreamError  # type: ignore[import-untyped]
+from botocore.validate import ParamValidator  # type: ignore[import-untyped]
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
+
+from crabtalk.model import (
+    ApiError,
+    Assembler,
+    Chunk,
+    ErrorKind,
+    HttpClient,
+    HttpProvider,
+    Image,
+    Message,
+    ModelInfo,
+    Request,
+    Retry,
+    Tool,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+from crabtalk.model.bedrock import BedrockDialect, credentials_from, region_from
+from crabtalk.model.sigv4 import Credentials
+from tests.model.fake import Answer, Asked, FakeVendor, in_pieces, vendor
+from tests.model.test_eventstream import encode
+
+CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+ADAPTIVE = "global.anthropic.claude-opus-4-6-v1"
+NOVA = "eu.amazon.nova-pro-v1:0"
+LLAMA = "meta.llama3-3-70b-instruct-v1:0"
+
+KEYS = Credentials("AKIDEXAMPLE", "hush/hush+hush", "session-token")
+REGION = "us-west-2"
+STREAM = "application/vnd.amazon.eventstream"
+POINT = {"cachePoint": {"type": "default"}}
+
+USER = Message(role="user", text="hi")
+HI = Request(model=CLAUDE, messages=(USER,))
+
+
+def event(name: str, **document: object) -> bytes:
+    """As AWS sends it, padded with `p` so that the length of a message says nothing of it."""
+    headers = {
+        ":event-type": (7, name),
+        ":content-type": (7, "application/json"),
+        ":message-type": (7, "event"),
+    }
+    return encode(headers, json.dumps({**document, "p": "abcdefgh"}, ensure_ascii=False).encode())
+
+
+def exception(name: str, message: str) -> bytes:
+    headers = {
+        ":exception-type": (7, name),
+        ":content-type": (7, "application/json"),
+        ":message-type": (7, "exception"),
+    }
+    return encode(headers, json.dumps({"message": message}).encode())
+
+
+def delta(index: int, **fields: object) -> bytes:
+    return event("contentBlockDelta", contentBlockIndex=index, delta=fields)
+
+
+def thought(index: int, **fields: str) -> bytes:
+    return delta(index, reasoningContent=fields)
+
+
+def start(index: int, call_id: str, name: str) -> bytes:
+    tool = {"toolUse": {"toolUseId": call_id, "name": name}}
+    return event("contentBlockStart", contentBlockIndex=index, start=tool)
+
+
+def stop(index: int) -> bytes:
+    return event("contentBlockStop", contentBlockIndex=index)
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+BEGIN = event("messageStart", role="assistant")
+END = event("messageStop", stopReason="end_turn")
+METADATA = event(
+    "metadata",
+    usage={
+        "inputTokens": 20,
+        "outputTokens": 7,
+        "totalTokens": 127,
+        "cacheReadInputTokens": 90,
+        "cacheWriteInputTokens": 10,
+    },
+    metrics={"latencyMs": 551},
+)
+
+# A model thinks, in the open and under seal, speaks, thinks again, and calls two tools whose
+# arguments come in fragments.
+FULL = b"".join(
+    [
+        BEGIN,
+        thought(0, text="Hm, "),
+        thought(0, text="über 🦀"),
+        thought(0, signature="c2ln"),
+        stop(0),
+        thought(1, redactedContent=encoded(b"sea")),
+        thought(1, redactedContent=encoded(b"led")),
+        stop(1),
+        delta(2, text="Sure"),
+        delta(2, text=", 日本"),
+        stop(2),
+        thought(3, text="!"),
+        thought(3, signature="bmFsMg=="),
+        stop(3),
+        start(4, "tooluse_a", "bash"),
+        delta(4, toolUse={"input": ""}),
+        delta(4, toolUse={"input": '{"comm'}),
+        delta(4, toolUse={"input": 'and":"ls"}'}),
+        stop(4),
+        start(5, "tooluse_b", "read"),
+        delta(5, toolUse={"input": "{}"}),
+        stop(5),
+        event("messageStop", stopReason="tool_use"),
+        METADATA,
+    ]
+)
+THOUGHTS = (
+    {"reasoningContent": {"reasoningText": {"text": "Hm, über 🦀", "signature": "c2ln"}}},
+    {"reasoningContent": {"redactedContent": encoded(b"sealed")}},
+    {"reasoningContent": {"reasoningText": {"text": "!", "signature": "bmFsMg=="}}},
+)
+FULL_MESSAGE = Message(
+    role="assistant",
+    text="Sure, 日本",
+    reasoning="Hm, über 🦀!",
+    tool_calls=(
+        ToolCall(id="tooluse_a", name="bash", arguments='{"command":"ls"}'),
+        ToolCall(id="tooluse_b", name="read", arguments="{}"),
+    ),
+    opaque={
+        "bedrock": {
+            "model": CLAUDE,
+            "layout": [
+                THOUGHTS[0],
+                THOUGHTS[1],
+                {"text": 8},
+                THOUGHTS[2],
+                {"toolUse": "tooluse_a"},
+                {"toolUse": "tooluse_b"},
+            ],
+        }
+    },
+)
+RESULTS = (
+    Message(role="tool", call_id="tooluse_a", name="bash", text="no such file", is_error=True),
+    Message(role="tool", call_id="tooluse_b", name="read", text=""),
+)
+BASH = Tool("bash", "Runs", {"type": "object", "properties": {"command": {"type": "string"}}})
+
+
+def answer(*pieces: bytes, size: int = 0) -> Answer:
+    body = b"".join(pieces)
+    return Answer(in_pieces(body, size) if size else [body], content_type=STREAM)
+
+
+def dialect_for(
+    base: str = "", credentials: Credentials = KEYS, region: str = REGION
+) -> BedrockDialect:
+    return BedrockDialect(
+        "rock", region=region, credentials=credentials, base=base, clock=lambda: 1_700_000_000.0
+    )
+
+
+@asynccontextmanager
+async def provider(
+    fake: FakeVendor, *, credentials: Credentials = KEYS, retries: int = 0
+) -> AsyncIterator[HttpProvider]:
+    http = HttpClient()
+    retry = Retry(max_retries=retries, backoff=0.001)
+    try:
+        yield HttpProvider(dialect_for(fake.url, credentials), http, retry=retry)
+    finally:
+        await http.close()
+
+
+async def chunks_of(provider: HttpProvider, request: Request = HI) -> list[Chunk]:
+    return [chunk async for chunk in provider.stream(request)]
+
+
+def put_together(chunks: list[Chunk]) -> Assembler:
+    assembler = Assembler()
+    for chunk in chunks:
+        assembler.add(chunk)
+    return assembler
+
+
+def decoded(pieces: list[bytes]) -> list[Chunk]:
+    decoder = dialect_for().decoder(HI)
+    chunks = [chunk for piece in pieces for chunk in decoder.feed(piece)]
+    return chunks + decoder.end()
+
+
+def body_of(request: Request) -> dict[str, Any]:
+    return dialect_for().body(request)
+
+
+def asking(model: str = CLAUDE, *messages: Message, **fields: Any) -> Request:
+    return Request(model=model, messages=messages or (USER,), **fields)
+
+
+async def with_sdk(fake: FakeVendor, work: Callable[[Any], Any]) -> Any:
+    """What `work` makes of a client of the SDK's, in a thread of its own."""
+
+    def run() -> Any:
+        client = boto3.client(
+            "bedrock-runtime",
+            endpoint_url=fake.url,
+            region_name=REGION,
+            aws_access_key_id=KEYS.access_key,
+            aws_secret_access_key=KEYS.secret_key,
+            aws_session_token=KEYS.session_token,
+            config=Config(retries={"total_max_attempts": 1}),
+        )
+        try:
+            return work(client)
+        finally:
+            client.close()
+
+    return await asyncio.to_thread(run)
+
+
+# ── Reading ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("model.backend.bedrock")
+async def test_text_reasoning_calls_usage_and_finish_are_read() -> None:
+    async with vendor([answer(FULL, size=50)]) as fake, provider(fake) as model:
+        whole = put_together(await chunks_of(model))
+    assert whole.message() == FULL_MESSAGE
+    assert whole.finish == "tool_calls"
+    assert whole.usage == Usage(prompt=120, completion=7, total=127, cache_hit=90, cache_miss=30)
+
+
+async def test_a_complete_answer_is_the_stream_put_together() -> None:
+    async with vendor([answer(FULL)]) as fake, provider(fake) as model:
+        response = await model.complete(HI)
+    assert response.message == FULL_MESSAGE
+
+
+@pytest.mark.req("model.sdk_agrees")
+async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
+    """If it did not, the fake would not be honest."""
+
+    def read(client: Any) -> list[dict[str, Any]]:
+        response = client.converse_stream(
+            modelId=CLAUDE, messages=[{"role": "user", "content": [{"text": "hi"}]}]
+        )
+        return list(response["stream"])
+
+    async with vendor([answer(FULL, size=50)]) as fake:
+        events = await with_sdk(fake, read)
+    deltas = [e["contentBlockDelta"]["delta"] for e in events if "contentBlockDelta" in e]
+    thoughts = [d["reasoningContent"] for d in deltas if "reasoningContent" in d]
+    starts = [e["contentBlockStart"] for e in events if "contentBlockStart" in e]
+    assert "".join(d.get("text", "") for d in deltas) == FULL_MESSAGE.text
+    assert "".join(t.get("text", "") for t in thoughts) == FULL_MESSAGE.reasoning
+    assert b"".join(t.get("redactedContent", b"") for t in thoughts) == b"sealed"
+    assert [t["signature"] for t in thoughts if "signature" in t] == ["c2ln", "bmFsMg=="]
+    calls = [
+        ToolCall(
+            id=each["start"]["toolUse"]["toolUseId"],
+            name=each["start"]["toolUse"]["name"],
+            arguments="".join(
+                e["contentBlockDelta"]["delta"]["toolUse"]["input"]
+                for e in events
+                if "contentBlockDelta" in e
+                and e["contentBlockDelta"]["contentBlockIndex"] == each["contentBlockIndex"]
+            ),
+        )
+        for each in starts
+    ]
+    assert tuple(calls) == FULL_MESSAGE.tool_calls
+    (reason,) = [e["messageStop"]["stopReason"] for e in events if "messageStop" in e]
+    assert reason == "tool_use"
+    (usage,) = [e["metadata"]["usage"] for e in events if "metadata" in e]
+    assert usage["totalTokens"] == 127
+
+
+@pytest.mark.req("model.stream.any_split")
+@given(st.lists(st.integers(0, len(FULL)), max_size=20))
+def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(FULL)]
+    assert decoded([FULL[a:b] for a, b in pairwise(edges)]) == decoded([FULL])
+
+
+def test_every_chunk_says_something() -> None:
+    assert Chunk() not in decoded([FULL])
+    assert decoded([BEGIN, delta(0, text=""), END]) == [Chunk(finish="stop")]
+
+
+def test_calls_are_numbered_from_zero_whatever_came_before_them() -> None:
+    numbers = [call.index for chunk in decoded([FULL]) for call in chunk.tool_calls]
+    assert numbers == [0, 0, 0, 1, 1]
+    assert decoded([start(7, "x", "n"), END])[0].tool_calls == (
+        ToolCallDelta(index=0, id="x", name="n"),
+    )
+
+
+def test_a_thought_is_safe_as_soon_as_it_is_signed() -> None:
+    decoder = dialect_for().decoder(HI)
+    seen = decoder.feed(b"".join([BEGIN, thought(0, text="a"), thought(0, signature="s"), stop(0)]))
+    block = {"reasoningContent": {"reasoningText": {"text": "a", "signature": "s"}}}
+    assert seen[-1] == Chunk(opaque={"bedrock": {"model": CLAUDE, "layout": [block]}})
+
+
+def test_a_thought_without_a_signature_is_shown_and_not_kept() -> None:
+    whole = put_together(decoded([BEGIN, thought(0, text="hm"), stop(0), delta(1, text="a"), END]))
+    assert whole.message() == Message(role="assistant", text="a", reasoning="hm")
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("tool_use", "tool_calls"),
+        ("guardrail_intervened", "filtered"),
+        ("content_filtered", "filtered"),
+        ("something_new", "stop"),
+    ],
+)
+def test_every_reason_to_stop_has_a_name(reason: str, finish: str) -> None:
+    assert decoded([event("messageStop", stopReason=reason)])[-1].finish == finish
+
+
+def test_usage_without_a_cache_says_nothing_of_one() -> None:
+    usage = event("metadata", usage={"inputTokens": 3, "outputTokens": 4, "totalTokens": 7})
+    assert put_together(decoded([END, usage])).usage == Usage(prompt=3, completion=4, total=7)
+
+
+def test_events_nobody_knows_yet_are_passed_over() -> None:
+    news = event("initial-response") + event("weather", delta="sunny") + event("messageStart")
+    assert decoded([news, delta(0, image={"source": {}}), END]) == [Chunk(finish="stop")]
+
+
+# ── Writing ────────────────────────────────────────────────────────────────────────────────────
+
+EVERYTHING = Request(
+    model=CLAUDE,
+    messages=(
+        Message(role="system", text="Be a crab."),
+        Message(role="user", text="look", images=(Image("image/jpeg", b"\xff\xd8"),)),
+        FULL_MESSAGE,
+        *RESULTS,
+        Message(role="user", text="and?"),
+        Message(role="user", text=" "),
+    ),
+    tools=(BASH, Tool("read")),
+    tool_choice="auto",
+    thinking=True,
+    max_tokens=9000,
+    temperature=0.5,
+)
+EVERYTHING_BODY = {
+    "system": [{"text": "Be a crab."}, POINT],
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"image": {"format": "jpeg", "source": {"bytes": "/9g="}}},
+                {"text": "look"},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                THOUGHTS[0],
+                THOUGHTS[1],
+                {"text": "Sure, 日本"},
+                THOUGHTS[2],
+                {"toolUse": {"toolUseId": "tooluse_a", "name": "bash", "input": {"command": "ls"}}},
+                {"toolUse": {"toolUseId": "tooluse_b", "name": "read", "input": {}}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "toolResult": {
+                        "toolUseId": "tooluse_a",
+                        "content": [{"text": "no such file"}],
+                        "status": "error",
+                    }
+                },
+                {"toolResult": {"toolUseId": "tooluse_b", "content": [{"text": "(no output)"}]}},
+                {"text": "and?"},
+                POINT,
+            ],
+        },
+    ],
+    "toolConfig": {
+        "tools": [
+            {
+                "toolSpec": {
+                    "name": "bash",
+                    "description": "Runs",
+                    "inputSchema": {"json": BASH.parameters},
+                }
+            },
+            {
+                "toolSpec": {
+                    "name": "read",
+                    "inputSchema": {"json": {"type": "object", "properties": {}}},
+                }
+            },
+            POINT,
+        ]
+    },
+    "inferenceConfig": {"maxTokens": 9000},
+    "additionalModelRequestFields": {"thinking": {"type": "enabled", "budget_tokens": 4500}},
+}
+
+
+def unblobbed(value: Any, name: str = "") -> Any:
+    """A body as the SDK wants it: bytes where the wire has base64."""
+    if isinstance(value, dict):
+        return {key: unblobbed(each, key) for key, each in value.items()}
+    if isinstance(value, list):
+        return [unblobbed(each) for each in value]
+    return base64.b64decode(value) if name in ("bytes", "redactedContent") else value
+
+
+@pytest.mark.req("model.request")
+@pytest.mark.req("model.sdk_agrees")
+async def test_a_request_carries_everything_and_the_sdk_would_send_the_same() -> None:
+    async with vendor(lambda _: answer(FULL)) as fake:
+        async with provider(fake) as model:
+            await chunks_of(model, EVERYTHING)
+
+        def send(client: Any) -> None:
+            body = unblobbed(fake.asked[0].json)
+            list(client.converse_stream(modelId=CLAUDE, **body)["stream"])
+
+        await with_sdk(fake, send)
+    ours, theirs = fake.asked
+    assert ours.json == EVERYTHING_BODY
+    assert theirs.json == EVERYTHING_BODY
+    assert ours.method == theirs.method == "POST"
+    assert ours.path == f"/model/{CLAUDE}/converse-stream"
+    assert unquote(theirs.path) == ours.path
+    assert ours.headers["content-type"] == theirs.headers["content-type"]
+
+
+def complaints(body: dict[str, Any]) -> str:
+    """What the service's own description has against a request."""
+    shape = (
+        botocore.session.Session()
+        .get_service_model("bedrock-runtime")
+        .operation_model("ConverseStream")
+        .input_shape
+    )
+    report = ParamValidator().validate({"modelId": "m", **unblobbed(body)}, shape)
+    return str(report.generate_report())
+
+
+@pytest.mark.parametrize("model", [CLAUDE, ADAPTIVE, NOVA, LLAMA])
+@pytest.mark.parametrize("choice", ["auto", "none", "required", "bash"])
+@pytest.mark.parametrize("thinking", [False, True])
+def test_requests_are_as_the_services_own_description_has_them(
+    model: str, choice: str, thinking: bool
+) -> None:
+    request = Request(
+        model=model,
+        messages=EVERYTHING.messages,
+        tools=EVERYTHING.tools,
+        tool_choice=choice,
+        thinking=thinking,
+        max_tokens=9000,
+        temperature=0.5,
+    )
+    assert complaints(body_of(request)) == ""
+    assert complaints({**body_of(request), "nonsense": 1}) != ""
+
+
+async def test_a_plain_request_is_as_small_as_can_be() -> None:
+    async with vendor([answer(FULL)]) as fake, provider(fake) as model:
+        await chunks_of(model, asking(LLAMA))
+    assert fake.asked[0].json == {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
+
+
+def test_a_request_goes_to_its_region() -> None:
+    dialect = dialect_for()
+    host = "https://bedrock-runtime.us-west-2.amazonaws.com"
+    assert dialect.chat(HI).url == f"{host}/model/{CLAUDE}/converse-stream"
+    assert dialect.list_models().url == "https://bedrock.us-west-2.amazonaws.com/foundation-models"
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("auto", None),
+        ("required", {"any": {}}),
+        ("bash", {"tool": {"name": "bash"}}),
+    ],
+)
+def test_a_choice_of_tools_is_said_as_bedrock_says_it(
+    choice: str, expected: dict[str, Any] | None
+) -> None:
+    body = body_of(asking(tools=(BASH,), tool_choice=choice))
+    assert body["toolConfig"].get("toolChoice") == expected
+
+
+def test_a_choice_of_no_tools_leaves_them_out() -> None:
+    assert "toolConfig" not in body_of(asking(tools=(BASH,), tool_choice="none"))
+
+
+def test_a_history_with_calls_keeps_its_tools_whatever_the_choice() -> None:
+    history = (USER, FULL_MESSAGE, *RESULTS)
+    config = body_of(asking(LLAMA, *history, tools=(BASH,), tool_choice="none"))["toolConfig"]
+    assert [tool["toolSpec"]["name"] for tool in config["tools"]] == ["bash"]
+    assert "toolChoice" not in config
+    config = body_of(asking(LLAMA, *history))["toolConfig"]
+    assert [tool["toolSpec"]["name"] for tool in config["tools"]] == ["bash", "read"]
+
+
+@pytest.mark.parametrize(
+    ("model", "max_tokens", "thinking", "limit"),
+    [
+        (CLAUDE, None, {"type": "enabled", "budget_tokens": 16_000}, 32_000),
+        (CLAUDE, 4000, {"type": "enabled", "budget_tokens": 2000}, 4000),
+        (CLAUDE, 1500, None, 1500),  # too little to think in
+        (ADAPTIVE, None, {"type": "adaptive", "display": "summarized"}, None),
+        ("anthropic.claude-opus-5", 1500, {"type": "adaptive", "display": "summarized"}, 1500),
+        (
+            "anthropic.claude-3-7-sonnet-20250219-v1:0",
+            None,
+            {"type": "enabled", "budget_tokens": 16_000},
+            32_000,
+        ),
+        ("anthropic.claude-3-5-sonnet-20241022-v2:0", None, None, None),
+        ("anthropic.claude-v2:1", None, None, None),
+        (NOVA, None, None, None),
+    ],
+)
+def test_claude_is_asked_to_think_in_the_way_of_its_generation(
+    model: str, max_tokens: int | None, thinking: dict[str, Any] | None, limit: int | None
+) -> None:
+    body = body_of(asking(model, thinking=True, max_tokens=max_tokens))
+    assert body.get("additionalModelRequestFields") == (thinking and {"thinking": thinking})
+    assert body.get("inferenceConfig", {}).get("maxTokens") == limit
+    assert "additionalModelRequestFields" not in body_of(asking(model, max_tokens=max_tokens))
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking", "sent"),
+    [
+        (CLAUDE, False, True),
+        (CLAUDE, True, False),
+        ("anthropic.claude-opus-4-7", False, False),
+        (NOVA, True, True),
+    ],
+)
+def test_a_temperature_goes_to_those_who_take_one(model: str, thinking: bool, sent: bool) -> None:
+    body = body_of(asking(model, temperature=0.5, thinking=thinking))
+    assert (body.get("inferenceConfig", {}).get("temperature") == 0.5) is sent
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking", "forced"),
+    [
+        (CLAUDE, False, True),
+        (CLAUDE, True, False),
+        ("anthropic.claude-opus-4-7", False, True),
+        ("anthropic.claude-sonnet-5-5", False, False),
+        (NOVA, True, True),
+    ],
+)
+def test_a_model_that_cannot_be_forced_is_left_free(
+    model: str, thinking: bool, forced: bool
+) -> None:
+    body = body_of(asking(model, tools=(BASH,), tool_choice="required", thinking=thinking))
+    assert ("toolChoice" in body["toolConfig"]) is forced
+
+
+def assistant_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+    (content,) = [turn["content"] for turn in body["messages"] if turn["role"] == "assistant"]
+    return [dict(block) for block in content]
+
+
+def kinds(blocks: list[dict[str, Any]]) -> list[str]:
+    return [name for block in blocks for name in block]
+
+
+def test_thoughts_go_back_only_where_they_are_welcome() -> None:
+    history = (USER, FULL_MESSAGE, *RESULTS)
+
+    def thoughts(model: str, message: Message, *, thinking: bool) -> int:
+        messages = (USER, message, *RESULTS)
+        body = body_of(asking(model, *messages, thinking=thinking))
+        return kinds(assistant_of(body)).count("reasoningContent")
+
+    def thought_by(model: str) -> Message:
+        state = {**FULL_MESSAGE.opaque["bedrock"], "model": model}
+        return Message(
+            role="assistant",
+            text=FULL_MESSAGE.text,
+            tool_calls=FULL_MESSAGE.tool_calls,
+            opaque={"bedrock": state},
+        )
+
+    assert thoughts(CLAUDE, FULL_MESSAGE, thinking=True) == 3
+    assert thoughts(CLAUDE, FULL_MESSAGE, thinking=False) == 0  # Claude 4.5 refuses them then
+    assert thoughts(ADAPTIVE, thought_by(ADAPTIVE), thinking=False) == 3
+    assert thoughts("openai.gpt-x", thought_by("openai.gpt-x"), thinking=False) == 3
+    assert thoughts(NOVA, FULL_MESSAGE, thinking=True) == 0  # not its own
+    # Calls another model made without thinking: Claude 4.5 refuses to begin in their midst.
+    other = body_of(asking(CLAUDE, USER, thought_by(NOVA), *RESULTS, thinking=True))
+    assert "additionalModelRequestFields" not in other
+    assert "additionalModelRequestFields" in body_of(asking(CLAUDE, *history, thinking=True))
+
+
+def test_thoughts_of_a_message_that_was_changed_come_first() -> None:
+    changed = Message(
+        role="assistant",
+        text="Sure",
+        tool_calls=FULL_MESSAGE.tool_calls[:1],
+        opaque=FULL_MESSAGE.opaque,
+    )
+    blocks = assistant_of(body_of(asking(CLAUDE, USER, changed, thinking=True)))
+    assert kinds(blocks) == ["reasoningContent"] * 3 + ["text", "toolUse"]
+
+
+async def test_an_answer_goes_back_as_it_came() -> None:
+    request = asking(thinking=True, tools=(BASH,))
+    async with vendor(lambda _: answer(FULL)) as fake, provider(fake) as model:
+        message = (await model.complete(request)).message
+        await model.complete(asking(CLAUDE, USER, message, *RESULTS, thinking=True, tools=(BASH,)))
+    assert fake.asked[1].json["messages"][1] == EVERYTHING_BODY["messages"][1]  # type: ignore[index]
+
+
+def test_neighbours_of_one_role_are_one_turn_with_results_first() -> None:
+    messages = (
+        Message(role="system", text="a"),
+        USER,
+        Message(role="assistant", text="one", tool_calls=FULL_MESSAGE.tool_calls[:1]),
+        Message(role="user", text="meanwhile"),
+        RESULTS[0],
+        Message(role="system", text="b"),
+        Message(role="assistant", text="two"),
+        Message(role="assistant", text="three", agent="twin"),
+        Message(role="assistant", text=" \n"),
+    )
+    body = body_of(asking(LLAMA, *messages))
+    assert body["system"] == [{"text": "a"}, {"text": "b"}]
+    turns = [(turn["role"], kinds(turn["content"])) for turn in body["messages"]]
+    assert turns == [
+        ("user", ["text"]),
+        ("assistant", ["text", "toolUse"]),
+        ("user", ["toolResult", "text"]),
+        ("assistant", ["text", "text"]),
+    ]
+
+
+def test_only_models_that_know_it_hear_that_a_tool_failed() -> None:
+    def result(model: str) -> dict[str, Any]:
+        body = body_of(asking(model, USER, FULL_MESSAGE, *RESULTS))
+        return dict(body["messages"][-1]["content"][0]["toolResult"])
+
+    assert result(CLAUDE)["status"] == result(NOVA)["status"] == "error"
+    assert "status" not in result(LLAMA)
+
+
+ENDLESS = pytest.param('{"a":' * 100_000, id="endless")
+
+
+@pytest.mark.parametrize("arguments", ["{not json", "[1]", "7", ENDLESS])
+def test_arguments_that_are_no_object_go_back_as_one(arguments: str) -> None:
+    message = Message(role="assistant", tool_calls=(ToolCall("c", "bash", arguments),))
+    (block,) = assistant_of(body_of(asking(CLAUDE, USER, message)))
+    assert block["toolUse"]["input"] == {"invalid_arguments": arguments}
+
+
+def test_ids_of_other_vendors_are_made_to_fit_alike_in_call_and_result() -> None:
+    odd = "gemini/bash#1"
+    messages = (
+        USER,
+        Message(role="assistant", tool_calls=(ToolCall(odd, "bash"),)),
+        Message(role="tool", call_id=odd, name="bash", text="out"),
+    )
+    _, asked, answered = body_of(asking(LLAMA, *messages))["messages"]
+    fitted = asked["content"][0]["toolUse"]["toolUseId"]
+    assert re.fullmatch(r"[a-zA-Z0-9_.:-]{1,64}", fitted)
+    assert answered["content"][0]["toolResult"]["toolUseId"] == fitted
+
+
+@pytest.mark.parametrize(
+    ("media_type", "form"),
+    [
+        ("image/png", "png"),
+        ("image/jpeg", "jpeg"),
+        ("image/jpg", "jpeg"),
+        ("image/gif", "gif"),
+        ("image/webp", "webp"),
+    ],
+)
+def test_images_go_as_bytes_in_their_format(media_type: str, form: str) -> None:
+    message = Message(role="user", images=(Image(media_type, b"abc"),))
+    (turn,) = body_of(asking(LLAMA, message))["messages"]
+    assert turn["content"] == [{"image": {"format": form, "source": {"bytes": "YWJj"}}}]
+
+
+@pytest.mark.parametrize(
+    ("image", "sentence"),
+    [
+        (Image(url="https://example.com/a.png"), "send the bytes of https://example.com/a.png"),
+        (Image("image/tiff", b"II"), "not as image/tiff"),
+    ],
+)
+async def test_an_image_bedrock_cannot_take_is_refused_before_anything_is_sent(
+    image: Image, sentence: str
+) -> None:
+    async with vendor([]) as fake, provider(fake) as model:
+        with pytest.raises(ApiError, match=sentence) as caught:
+            await chunks_of(model, asking(CLAUDE, Message(role="user", images=(image,))))
+    assert caught.value.kind is ErrorKind.INVALID
+    assert fake.asked == []
+
+
+# ── Caching ────────────────────────────────────────────────────────────────────────────────────
+
+
+def points(body: dict[str, Any]) -> list[str]:
+    """Where the marks are. Each of them is the last of its list."""
+    places = {
+        "system": body.get("system", []),
+        "tools": body.get("toolConfig", {}).get("tools", []),
+        **{f"turn {n}": turn["content"] for n, turn in enumerate(body["messages"])},
+    }
+    assert not any(POINT in blocks[:-1] for blocks in places.values())
+    return [place for place, blocks in places.items() if blocks and blocks[-1] == POINT]
+
+
+@pytest.mark.req("model.cache_hints")
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (CLAUDE, ["system", "tools", "turn 2"]),
+        ("anthropic.claude-3-7-sonnet-20250219-v1:0", ["system", "tools", "turn 2"]),
+        ("anthropic.claude-3-5-haiku-20241022-v1:0", ["system", "tools", "turn 2"]),
+        (
+            f"arn:aws:bedrock:us-east-1:123456789012:inference-profile/{CLAUDE}",
+            ["system", "tools", "turn 2"],
+        ),
+        (NOVA, ["system", "turn 0"]),  # it refuses a mark among tools or after a result
+        ("anthropic.claude-3-5-sonnet-20240620-v1:0", []),
+        ("anthropic.claude-3-haiku-20240307-v1:0", []),
+        ("anthropic.claude-v2", []),
+        (LLAMA, []),
+        ("arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abc", []),
+    ],
+)
+def test_the_stable_prefix_is_marked_for_models_that_cache(model: str, expected: list[str]) -> None:
+    messages = (Message(role="system", text="s"), USER, FULL_MESSAGE, *RESULTS)
+    assert points(body_of(asking(model, *messages, tools=(BASH,)))) == expected
+
+
+@pytest.mark.req("model.cache_hints")
+@pytest.mark.parametrize(
+    ("status", "name", "message"),
+    [
+        (
+            403,
+            "AccessDeniedException",
+            "You invoked an unsupported model or your request did not allow prompt caching.",
+        ),
+        (
+            400,
+            "ValidationException",
+            "Malformed input request: #/toolConfig/tools/0: extraneous key [cachePoint]",
+        ),
+    ],
+)
+async def test_a_model_that_objects_to_marks_is_asked_without_from_then_on(
+    status: int, name: str, message: str
+) -> None:
+    objection = Answer.of_json({"message": message}, status, x_amzn_errortype=name)
+    async with (
+        vendor([objection, answer(FULL), answer(FULL)]) as fake,
+        provider(fake) as model,
+    ):
+        await chunks_of(model)
+        await chunks_of(model)
+    assert [bool(points(asked.json)) for asked in fake.asked] == [True, False, False]
+
+
+# ── Signing ────────────────────────────────────────────────────────────────────────────────────
+
+
+def signature_holds(asked: Asked) -> bool:
+    """Checks a request as AWS does: signs what arrived, and compares."""
+    given = asked.headers["authorization"]
+    (names,) = re.findall(r"SignedHeaders=([^,]+)", given)
+    headers = {name: asked.headers[name] for name in names.split(";") if name != "host"}
+    url = f"http://{asked.headers['host']}{asked.path}"
+    request = AWSRequest(method=asked.method, url=url, headers=headers, data=asked.body)
+    moment = datetime.strptime(asked.headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    keys = BotoCredentials(KEYS.access_key, KEYS.secret_key, KEYS.session_token)
+    with patch("botocore.auth.get_current_datetime", lambda: moment):
+        SigV4Auth(keys, "bedrock", REGION).add_auth(request)
+    return bool(request.headers["Authorization"] == given)
+
+
+@pytest.mark.req("model.backend.bedrock")
+@pytest.mark.parametrize(
+    "model",
+    [
+        CLAUDE,
+        ADAPTIVE,
+        "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-opus-4-6-v1",
+        "arn:aws:bedrock:us-east-1::foundation-model/amazon.nova-pro-v1:0",
+    ],
+)
+async def test_a_signature_holds_for_what_arrives(model: str) -> None:
+    async with vendor(lambda _: answer(FULL)) as fake:
+        async with provider(fake) as ours:
+            await chunks_of(ours, asking(model))
+
+        def send(client: Any) -> None:
+            message = {"role": "user", "content": [{"text": "hi"}]}
+            list(client.converse_stream(modelId=model, messages=[message])["stream"])
+
+        await with_sdk(fake, send)
+    assert [signature_holds(asked) for asked in fake.asked] == [True, True]
+    asked = fake.asked[0]
+    assert asked.headers["x-amz-date"] == "20231114T221320Z"
+    assert asked.headers["x-amz-security-token"] == "session-token"
+    asked.body += b" "
+    assert not signature_holds(asked)
+
+
+async def test_the_list_of_models_is_signed_too() -> None:
+    async with vendor([Answer.of_json({"modelSummaries": []})]) as fake, provider(fake) as model:
+        assert await model.models() == []
+    assert (fake.asked[0].method, fake.asked[0].path) == ("GET", "/foundation-models")
+    assert signature_holds(fake.asked[0])
+
+
+@given(st.from_regex(r"[a-zA-Z0-9_.:/-]{1,80}", fullmatch=True).filter(lambda m: set(m) - {"."}))
+def test_the_http_client_sends_the_path_that_was_signed(model: str) -> None:
+    url = dialect_for().chat(asking(model)).url
+    assert URL(url).raw_path == urlsplit(url).path
+
+
+async def test_a_bearer_is_sent_and_nothing_is_signed() -> None:
+    bearer = Credentials("ignored", "ignored", bearer="api-key")
+    async with vendor([answer(FULL)]) as fake, provider(fake, credentials=bearer) as model:
+        await chunks_of(model)
+    assert fake.asked[0].headers["authorization"] == "Bearer api-key"
+    assert not [name for name in fake.asked[0].headers if name.startswith("x-amz")]
+
+
+async def test_every_attempt_is_signed_at_its_own_time() -> None:
+    times = iter([1_700_000_000.0, 1_700_000_400.0])
+    busy = Answer.of_json({"message": "busy"}, 503, x_amzn_errortype="ServiceUnavailableException")
+    http = HttpClient()
+    async with vendor([busy, answer(FULL)]) as fake:
+        dialect = BedrockDialect(
+            "rock", region=REGION, credentials=KEYS, base=fake.url, clock=lambda: next(times)
+        )
+        await chunks_of(HttpProvider(dialect, http, retry=Retry(backoff=0.001)))
+        await http.close()
+    dates = [asked.headers["x-amz-date"] for asked in fake.asked]
+    assert dates == ["20231114T221320Z", "20231114T222000Z"]
+    assert all(map(signature_holds, fake.asked))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "sentence"),
+    [
+        (dialect_for(region=""), "'' is no AWS region; set AWS_REGION"),
+        (dialect_for(region="evil.com/"), "'evil.com/' is no AWS region"),
+        (dialect_for(credentials=Credentials()), "set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY"),
+        (dialect_for(credentials=Credentials("only")), "no AWS credentials"),
+    ],
+)
+def test_what_is_missing_to_ask_at_all_is_named(dialect: BedrockDialect, sentence: str) -> None:
+    with pytest.raises(ApiError, match=sentence) as caught:
+        dialect.chat(HI)
+    assert caught.value.kind is ErrorKind.CONFIG
+    with pytest.raises(ApiError, match=sentence):
+        dialect.list_models()
+
+
+# ── Credentials ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (
+            {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"},
+            Credentials("a", "s", "t"),
+        ),
+        ({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s"}, Credentials("a", "s")),
+        (
+            {
+                "AWS_BEARER_TOKEN_BEDROCK": "b",
+                "AWS_ACCESS_KEY_ID": "a",
+                "AWS_SECRET_ACCESS_KEY": "s",
+            },
+            Credentials(bearer="b"),
+        ),
+    ],
+)
+def test_the_environment_holds_credentials(environ: dict[str, str], expected: Credentials) -> None:
+    assert credentials_from(environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "region"),
+    [
+        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "us-east-1"}, "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "us-east-1"}, "us-east-1"),
+        ({}, ""),
+    ],
+)
+def test_the_environment_holds_a_region(environ: dict[str, str], region: str) -> None:
+    assert region_from(environ) == region
+
+
+@pytest.fixture
+def profiles(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of AWS's own kind, and nothing else botocore could find credentials in."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    file = tmp_path / "credentials"
+    file.write_text(
+        "[work]\naws_access_key_id = a\naws_secret_access_key = s\naws_session_token = t\n"
+        "[home]\naws_access_key_id = h\naws_secret_access_key = s\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.mark.usefixtures("profiles")
+def test_a_profile_is_read_through_botocore() -> None:
+    assert credentials_from({"AWS_PROFILE": "work"}) == Credentials("a", "s", "t")
+    assert credentials_from({"AWS_PROFILE": "home"}) == Credentials("h", "s")
+
+
+@pytest.mark.usefixtures("profiles")
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [({}, "no AWS credentials; set"), ({"AWS_PROFILE": "lost"}, r"profile \(lost\)")],
+)
+def test_credentials_nobody_has_are_an_error(environ: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ApiError, match=sentence) as caught:
+        credentials_from(environ)
+    assert caught.value.kind is ErrorKind.CONFIG
+
+
+def test_a_profile_without_botocore_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    with pytest.raises(ApiError, match=r"need crabtalk\[bedrock\]") as caught:
+        credentials_from({"AWS_PROFILE": "work"})
+    assert caught.value.kind is ErrorKind.CONFIG
+
+
+# ── Models ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_models_that_speak_stream_and_can_be_had_are_listed() -> None:
+    def entry(name: str, **fields: object) -> dict[str, object]:
+        usual: dict[str, object] = {
+            "modelArn": f"arn:aws:bedrock:us-west-2::foundation-model/{name}",
+            "modelId": name,
+            "outputModalities": ["TEXT"],
+            "responseStreamingSupported": True,
+            "inferenceTypesSupported": ["ON_DEMAND"],
+        }
+        return {**usual, **fields}
+
+    listing = {
+        "modelSummaries": [
+            entry("amazon.nova-micro-v1:0"),
+            entry("anthropic.claude-opus-4-6-v1", inferenceTypesSupported=["INFERENCE_PROFILE"]),
+            entry("rented.model-v1", inferenceTypesSupported=["PROVISIONED"]),
+            entry("drawing.model-v1", outputModalities=["IMAGE"]),
+            entry("slow.model-v1", responseStreamingSupported=False),
+            entry("new.model-v1"),
+            {"modelId": 7},
+            "nonsense",
+        ]
+    }
+    async with vendor([Answer.of_json(listing)]) as fake, provider(fake) as model:
+        assert await model.models() == [
+            ModelInfo("amazon.nova-micro-v1:0", 128_000),
+            ModelInfo("anthropic.claude-opus-4-6-v1", 200_000),
+            ModelInfo("new.model-v1"),
+        ]
+        assert model.context_limit(CLAUDE) == 200_000
+        assert model.context_limit(NOVA) == 300_000
+        assert model.context_limit("unheard.of") is None
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"data": []}', b"<html>", b'{"modelSumm'])
+def test_a_list_of_models_that_is_none_is_an_error(body: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        dialect_for().read_models(body)
+    assert caught.value.kind is ErrorKind.PROTOCOL
+
+
+# ── Failing ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def failure(given: Answer) -> ApiError:
+    async with vendor([given]) as fake, provider(fake) as model:
+        with pytest.raises(ApiError) as caught:
+            await chunks_of(model)
+    return caught.value
+
+
+@pytest.mark.req("model.errors.vendor_sentence")
+@pytest.mark.parametrize(
+    ("status", "name", "message", "kind"),
+    [
+        (403, "AccessDeniedException", "You don't have access to the model.", "auth"),
+        (403, "UnrecognizedClientException", "The security token is invalid.", "auth"),
+        (403, "ExpiredTokenException", "The security token has expired", "auth"),
+        (403, "InvalidSignatureException", "The signature does not match", "auth"),
+        (404, "ResourceNotFoundException", "Could not resolve the model", "not_found"),
+        (400, "ValidationException", "The provided model identifier is invalid.", "not_found"),
+        (400, "ValidationException", "Input is too long for requested model.", "context"),
+        (400, "ValidationException", "prompt is too long: 9 tokens > 8 maximum", "context"),
+        (400, "ValidationException", "messages.0: bad", "invalid"),
+        (429, "ThrottlingException", "Too many tokens, please wait", "rate_limit"),
+        (400, "ServiceQuotaExceededException", "Your request exceeds the quota", "overloaded"),
+        (429, "ModelNotReadyException", "Model is not ready", "overloaded"),
+        (503, "ServiceUnavailableException", "Try again", "overloaded"),
+        (408, "ModelTimeoutException", "The model took too long", "timeout"),
+        (424, "ModelErrorException", "The model failed", "server"),
+        (500, "InternalServerException", "Internal", "server"),
+        (418, "TeapotException", "Short and stout", "invalid"),
+    ],
+)
+async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
+    status: int, name: str, message: str, kind: str
+) -> None:
+    document = {"message": message}
+    for full_name in (name, f"{name}:http://internal.amazon.com/coral/com.amazon.bedrock/"):
+        given = Answer.of_json(document, status, x_amzn_errortype=full_name, retry_after="7")
+        caught = await failure(given)
+        assert caught.kind is ErrorKind(kind)
+        assert str(caught) == f"rock: {message} (HTTP {status})"
+        assert caught.retry_after == 7.0
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "sentence"),
+    [
+        (
+            b'{"__type": "com.amazon.coral.service#UnrecognizedClientException", "message": "who"}',
+            "auth",
+            "who",
+        ),
+        (b'{"Message": "User is not authorized"}', "auth", "User is not authorized"),
+        (b"<html>", "auth", "answered with a web page; check base_url"),
+        (b"", "auth", "refused without a word"),
+        (b'{"mess', "auth", '{"mess'),
+        (b'{"message": "\xff"}', "auth", "message"),
+        (b"[1]", "auth", "[1]"),
+    ],
+)
+async def test_errors_in_other_shapes_still_say_something(
+    body: bytes, kind: str, sentence: str
+) -> None:
+    caught = await failure(Answer([body], 403, "application/json"))
+    assert caught.kind is ErrorKind(kind)
+    assert sentence in caught.message
+
+
+@pytest.mark.req("model.errors.vendor_sentence")
+@pytest.mark.parametrize(
+    ("name", "message", "kind"),
+    [
+        ("throttlingException", "Too many requests", "rate_limit"),
+        ("modelStreamErrorException", "The model broke", "server"),
+        ("validationException", "bad", "invalid"),
+        ("validationException", "Input is too long for requested model.", "context"),
+        ("serviceUnavailableException", "Try again", "overloaded"),
+        ("internalServerException", "Internal", "server"),
+    ],
+)
+async def test_an_exception_in_mid_stream_keeps_its_sentence_as_the_sdk_does(
+    name: str, message: str, kind: str
+) -> None:
+    body = BEGIN + delta(0, text="a") + exception(name, message)
+
+    def read(client: Any) -> tuple[str, str]:
+        response = client.converse_stream(
+            modelId=CLAUDE, messages=[{"role": "user", "content": [{"text": "hi"}]}]
+        )
+        with closing(response["stream"]) as stream, pytest.raises(EventStreamError) as broken:
+            list(stream)
+        error = broken.value.response["Error"]
+        return error["Code"], error["Message"]
+
+    caught = await failure(answer(body))
+    assert caught.kind is ErrorKind(kind)
+    assert caught.message == message
+    async with vendor([answer(body)]) as fake:
+        assert await with_sdk(fake, read) == (name, message)
+
+
+async def test_the_sdk_takes_the_fakes_errors_for_real_ones() -> None:
+    refusal = Answer.of_json(
+        {"message": "slow down"}, 429, x_amzn_errortype="ThrottlingException:http://internal/"
+    )
+
+    def read(client: Any) -> tuple[str, str]:
+        with pytest.raises(ClientError) as caught:
+            client.converse_stream(modelId=CLAUDE, messages=[])
+        error = caught.value.response["Error"]
+        return error["Code"], error["Message"]
+
+    async with vendor([refusal]) as fake:
+        assert await with_sdk(fake, read) == ("ThrottlingException", "slow down")
+
+
+ERROR = encode(
+    {
+        ":message-type": (7, "error"),
+        ":error-code": (7, "InternalFailure"),
+        ":error-message": (7, "An internal server error occurred"),
+    }
+)
+ORIGINAL = encode(
+    {":message-type": (7, "exception"), ":exception-type": (7, "modelStreamErrorException")},
+    b'{"originalStatusCode": 500, "originalMessage": "it broke"}',
+)
+WORDLESS = encode({":message-type": (7, "exception"), ":exception-type": (7, "newException")})
+BAD_UTF8 = encode(
+    {":message-type": (7, "event"), ":event-type": (7, "contentBlockDelta")},
+    b'{"contentBlockIndex": 0, "delta": {"text": "\xff"}}',
+)
+
+NESTED = encode(
+    {":message-type": (7, "event"), ":event-type": (7, "contentBlockDelta")},
+    b'{"p": ' + b"[" * 100_000,
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "sentence"),
+    [
+        (ERROR, "server", "An internal server error occurred"),
+        (ORIGINAL, "server", "it broke"),
+        (WORDLESS, "server", r"failed in mid-answer \(newException\)"),
+        (encode({}), "server", r"failed in mid-answer \(no reason given\)"),
+        (event("messageStop", stopReason="malformed_tool_use"), "server", "came out broken"),
+        (BEGIN + delta(0, text="a"), "connection", "before the answer did"),
+        (BEGIN + END + METADATA[:-1], "connection", "before the answer did"),
+        (b"", "connection", "before the answer did"),
+        (b'{"message": "not a stream"}', "protocol", "not an AWS event stream"),
+        (BEGIN[:-1] + b"\x00" + END, "protocol", "wrong checksum"),
+        (delta(0, text=7), "protocol", "contentBlockDelta cannot be read: Expected `str`"),
+        (delta(0, reasoningContent="hm"), "protocol", "cannot be read"),
+        (thought(0, redactedContent="!"), "protocol", "cannot be read"),
+        (BAD_UTF8, "protocol", "cannot be read"),
+        pytest.param(NESTED, "protocol", "cannot be read", id="endless"),
+    ],
+)
+async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
+    caught = await failure(answer(body))
+    assert caught.kind is ErrorKind(kind)
+    assert re.search(sentence, caught.message)
+
+
+@given(st.sampled_from(["contentBlockDelta", "contentBlockStart", "messageStop"]), st.binary())
+def test_a_payload_of_any_bytes_is_refused_in_words(name: str, payload: bytes) -> None:
+    body = encode({":message-type": (7, "event"), ":event-type": (7, name)}, payload)
+    with pytest.raises(ApiError):
+        decoded([body])
+
+
+async def test_a_connection_cut_in_mid_answer_is_an_error() -> None:
+    caught = await failure(Answer([BEGIN, delta(0, text="a")], content_type=STREAM, cut=True))
+    assert caught.kind is ErrorKind.CONNECTION
+
+
+async def test_a_web_page_instead_of_a_stream_is_an_error() -> None:
+    caught = await failure(Answer([b"<html>log in</html>"], content_type="text/html"))
+    assert caught.kind is ErrorKind.PROTOCOL
+    assert "check base_url" in caught.message
+
+
+async def test_a_tool_call_without_an_id_is_an_error() -> None:
+    body = event("contentBlockStart", contentBlockIndex=0, start={"toolUse": {"name": "bash"}})
+    async with vendor([answer(body, END)]) as fake, provider(fake) as model:
+        with pytest.raises(ApiError, match=r"called a tool \(bash\) without an id"):
+            await model.complete(HI)
+
+
+# ── Live ───────────────────────────────────────────────────────────────────────────────────────
+
+LIVE_MODEL = os.environ.get("CRABTALK_BEDROCK_MODEL", "us.amazon.nova-micro-v1:0")
+CAN_ASK = region_from(os.environ) and (
+    os.environ.get("AWS_BEARER_TOKEN_BEDROCK") or os.environ.get("AWS_SECRET_ACCESS_KEY")
+)
+
+
+@pytest.mark.skipif(not CAN_ASK, reason="needs AWS_REGION and AWS credentials in the environment")
+async def test_live_bedrock_answers() -> None:
+    http = HttpClient()
+    dialect = BedrockDialect(
+        "rock", region=region_from(os.environ), credentials=credentials_from(os.environ)
+    )
+    try:
+        response = await HttpProvider(dialect, http).complete(
+            asking(LIVE_MODEL, Message(role="user", text="Answer with the word crab."))
+        )
+    finally:
+        await http.close()
+    assert "crab" in response.message.text.lower()
+    assert response.usage.total > 0

@@ -1,0 +1,1001 @@
+"""Gemini's dialect against a server that speaks it, with Google's own SDK as second witness."""
+
+import base64
+import json
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from google import genai
+from google.genai import errors, types
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.model import (
+    ApiError,
+    Assembler,
+    Chunk,
+    ErrorKind,
+    HttpClient,
+    HttpProvider,
+    Image,
+    Message,
+    ModelInfo,
+    Request,
+    Retry,
+    Tool,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+from crabtalk.model.google import DEFAULT_BASE, FOREIGN_SIGNATURE, GoogleDialect
+from tests.model.fake import Answer, FakeVendor, in_pieces, vendor
+
+HI = Request(model="gemini-x", messages=(Message(role="user", text="hi"),))
+PATH = "/v1beta/models/gemini-x:streamGenerateContent?alt=sse"
+
+
+def sse(*documents: object, end: str = "\r\n") -> bytes:
+    """As Google writes it: CR LF, and no mark at the end."""
+    return "".join(
+        f"data: {json.dumps(document, ensure_ascii=False)}{end}{end}" for document in documents
+    ).encode()
+
+
+def event(
+    *parts: dict[str, Any], finish: str | None = None, usage: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"content": {"parts": list(parts), "role": "model"}, "index": 0}
+    if finish is not None:
+        candidate["finishReason"] = finish
+    return {
+        "candidates": [candidate],
+        "usageMetadata": usage or {"promptTokenCount": 20, "totalTokenCount": 20},
+        "modelVersion": "gemini-x",
+        "responseId": "Il0taoSYJ5Cez7IP",
+    }
+
+
+def call(name: str, args: object = None, **fields: object) -> dict[str, Any]:
+    return {"functionCall": {"name": name, "args": args or {}, **fields}}
+
+
+def signature(word: str) -> str:
+    return base64.b64encode(word.encode()).decode()
+
+
+USAGE = {
+    "promptTokenCount": 20,
+    "candidatesTokenCount": 7,
+    "thoughtsTokenCount": 3,
+    "totalTokenCount": 30,
+    "cachedContentTokenCount": 16,
+    "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 20}],
+}
+
+# A thinking model thinks, speaks, and calls two tools at once; only the first call is signed.
+FULL = sse(
+    event({"text": "Hm, ", "thought": True}),
+    event({"text": "über 🦀", "thought": True}),
+    event({"text": "Sure"}),
+    event({"text": ", 日本"}),
+    event(
+        call("bash", {"command": "ls"}) | {"thoughtSignature": signature("one")},
+        call("read", id="given-by-google"),
+    ),
+    event({"text": "", "thoughtSignature": signature("two")}, finish="STOP", usage=USAGE),
+)
+FULL_MESSAGE = Message(
+    role="assistant",
+    text="Sure, 日本",
+    reasoning="Hm, über 🦀",
+    tool_calls=(
+        ToolCall(id="call_Il0taoSYJ5Cez7IP_0", name="bash", arguments='{"command":"ls"}'),
+        ToolCall(id="given-by-google", name="read", arguments="{}"),
+    ),
+    opaque={
+        "google": {
+            "calls": {"call_Il0taoSYJ5Cez7IP_0": signature("one")},
+            "text": [[8, 8, signature("two")]],
+        }
+    },
+)
+
+
+@asynccontextmanager
+async def provider(fake: FakeVendor, *, retries: int = 2) -> AsyncIterator[HttpProvider]:
+    http = HttpClient()
+    retry = Retry(max_retries=retries, backoff=0.001)
+    dialect = GoogleDialect("test", base=fake.url, api_key="secret")
+    try:
+        yield HttpProvider(dialect, http, retry=retry)
+    finally:
+        await http.close()
+
+
+# Google's SDK inherits from aiohttp's session, which aiohttp asks nobody to do.
+with_sdk = pytest.mark.filterwarnings(
+    "ignore:Inheritance class AiohttpClientSession:DeprecationWarning"
+)
+
+
+@asynccontextmanager
+async def google_sdk(fake: FakeVendor) -> AsyncIterator[genai.client.AsyncClient]:
+    options = types.HttpOptions(base_url=fake.url, api_version="v1beta")
+    client = genai.Client(api_key="secret", http_options=options)
+    try:
+        yield client.aio
+    finally:
+        await client.aio.aclose()
+        client.close()
+
+
+async def chunks_of(provider: HttpProvider, request: Request = HI) -> list[Chunk]:
+    return [chunk async for chunk in provider.stream(request)]
+
+
+def put_together(chunks: list[Chunk]) -> Assembler:
+    assembler = Assembler()
+    for chunk in chunks:
+        assembler.add(chunk)
+    return assembler
+
+
+DIALECT = GoogleDialect("test")
+
+
+def decoded(*pieces: bytes, request: Request = HI) -> list[Chunk]:
+    decoder = DIALECT.decoder(request)
+    chunks = [chunk for piece in pieces for chunk in decoder.feed(piece)]
+    return chunks + decoder.end()
+
+
+# ── Reading ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("model.backend.google")
+@pytest.mark.req("model.stream")
+async def test_text_thoughts_calls_usage_and_finish_are_read() -> None:
+    async with vendor([Answer(in_pieces(FULL, 50))]) as fake, provider(fake) as model:
+        whole = put_together(await chunks_of(model))
+    assert whole.message() == FULL_MESSAGE
+    assert whole.finish == "tool_calls"
+    assert whole.usage == Usage(
+        prompt=20, completion=10, total=30, cache_hit=16, cache_miss=4, reasoning=3
+    )
+
+
+async def test_a_complete_answer_is_the_stream_put_together() -> None:
+    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
+        response = await model.complete(HI)
+    assert response.message == FULL_MESSAGE
+    assert response.model == "gemini-x"
+
+
+@with_sdk
+@pytest.mark.req("model.sdk_agrees")
+async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
+    """If it did not, the fake would not be honest."""
+    text = reasoning = ""
+    calls = []
+    signatures = []
+    usage = finish = None
+    async with vendor([Answer(in_pieces(FULL, 50))]) as fake, google_sdk(fake) as sdk:
+        stream = await sdk.models.generate_content_stream(model="gemini-x", contents="hi")
+        async for chunk in stream:
+            usage = chunk.usage_metadata
+            assert chunk.candidates is not None
+            finish = chunk.candidates[0].finish_reason
+            for part in chunk.parts or []:
+                if part.thought_signature:
+                    signatures.append(part.thought_signature)
+                if part.function_call:
+                    calls.append(part.function_call)
+                elif part.thought:
+                    reasoning += part.text or ""
+                else:
+                    text += part.text or ""
+    assert fake.asked[0].path == PATH
+    assert fake.asked[0].headers["x-goog-api-key"] == "secret"
+    assert text == FULL_MESSAGE.text
+    assert reasoning == FULL_MESSAGE.reasoning
+    assert [(c.name, c.args) for c in calls] == [
+        (c.name, json.loads(c.arguments)) for c in FULL_MESSAGE.tool_calls
+    ]
+    assert [c.id for c in calls] == [None, "given-by-google"]
+    assert signatures == [b"one", b"two"]
+    assert finish is types.FinishReason.STOP
+    assert usage is not None
+    assert (usage.prompt_token_count, usage.total_token_count) == (20, 30)
+    assert (usage.candidates_token_count, usage.thoughts_token_count) == (7, 3)
+    assert usage.cached_content_token_count == 16
+
+
+@pytest.mark.req("model.stream.any_split")
+@given(st.lists(st.integers(0, len(FULL)), max_size=20))
+def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(FULL)]
+    pieces = [FULL[a:b] for a, b in pairwise(edges)]
+    assert decoded(*pieces) == decoded(FULL)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_comments_and_line_ends_of_all_kinds_make_no_difference(end: str) -> None:
+    noisy = (
+        f": keep-alive{end}{end}".encode()
+        + sse(event({"text": "a"}), end=end)
+        + f"id: 7{end}retry: 10{end}: ping{end}".encode()
+        + sse(event({"text": "b"}, finish="STOP"), end=end)
+    )
+    for size in (1, 2, 3, 1000):
+        assert put_together(decoded(*in_pieces(noisy, size))).message().text == "ab"
+
+
+def test_a_server_that_forgets_the_last_blank_line_is_forgiven() -> None:
+    assert decoded(sse(event({"text": "a"}, finish="STOP")).rstrip())[-1].finish == "stop"
+
+
+def test_the_last_usage_counts_and_what_the_vendor_leaves_out_is_unknown() -> None:
+    body = sse(
+        event({"text": "a"}, usage={"promptTokenCount": 4, "totalTokenCount": 4}),
+        event(
+            {"text": "b"}, finish="STOP", usage={"promptTokenCount": 4, "candidatesTokenCount": 2}
+        ),
+    )
+    assert put_together(decoded(body)).usage == Usage(prompt=4, completion=2, total=6)
+
+
+def test_several_parts_of_one_event_are_told_apart() -> None:
+    body = sse(event({"text": "hm", "thought": True}, {"text": "a"}, call("x"), finish="STOP"))
+    (chunk,) = decoded(body)
+    assert (chunk.reasoning, chunk.text, chunk.finish) == ("hm", "a", "tool_calls")
+    assert chunk.tool_calls == (
+        ToolCallDelta(index=0, id="call_Il0taoSYJ5Cez7IP_0", name="x", arguments="{}"),
+    )
+
+
+def test_calls_in_events_of_their_own_are_counted_on() -> None:
+    """And a finish that comes later knows of them."""
+    body = sse(event(call("x")), event(call("x")), event(finish="STOP"))
+    whole = put_together(decoded(body))
+    assert [c.id for c in whole.tool_calls()] == [
+        "call_Il0taoSYJ5Cez7IP_0",
+        "call_Il0taoSYJ5Cez7IP_1",
+    ]
+    assert whole.finish == "tool_calls"
+
+
+def test_without_a_response_id_calls_are_named_after_their_place_in_the_history() -> None:
+    body = sse({"candidates": [event(call("x"), call("y"), finish="STOP")["candidates"][0]]})
+    later = Request(model="gemini-x", messages=HI.messages * 3)
+    assert [c.id for c in put_together(decoded(body)).tool_calls()] == ["call_1_0", "call_1_1"]
+    assert put_together(decoded(body, request=later)).tool_calls()[0].id == "call_3_0"
+
+
+def test_parts_of_other_kinds_and_empty_events_are_passed_over() -> None:
+    odd = {"executableCode": {"language": "PYTHON", "code": "1"}}
+    bare = {"candidates": [{"content": {"role": "model"}}], "responseId": "r"}
+    nothing = {"candidates": [{"content": None, "finishReason": None}], "usageMetadata": None}
+    unsaid = {"candidates": [{"finishReason": "FINISH_REASON_UNSPECIFIED"}]}
+    body = sse({}, bare, nothing, unsaid, event(odd), event({"text": "a"}, finish="STOP"))
+    usage, last = decoded(body)
+    assert usage == Chunk(usage=Usage(prompt=20, total=20))
+    assert last.text == "a"
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("STOP", "stop"),
+        ("MAX_TOKENS", "length"),
+        ("SAFETY", "filtered"),
+        ("RECITATION", "filtered"),
+        ("PROHIBITED_CONTENT", "filtered"),
+        ("BLOCKLIST", "filtered"),
+        ("SPII", "filtered"),
+        ("IMAGE_SAFETY", "filtered"),
+        ("LANGUAGE", "filtered"),
+        ("OTHER", "filtered"),
+        ("SOMETHING_NEW", "stop"),
+    ],
+)
+def test_finish_reasons_are_told_in_our_words(reason: str, finish: str) -> None:
+    assert decoded(sse(event(finish=reason)))[-1].finish == finish
+
+
+def test_a_call_cut_off_by_the_limit_is_no_reason_to_go_on() -> None:
+    assert decoded(sse(event(call("x"), finish="MAX_TOKENS")))[-1].finish == "length"
+
+
+# ── Writing ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("model.backend.google")
+@pytest.mark.req("model.request")
+async def test_a_request_carries_everything_the_vendor_knows() -> None:
+    schema = {"type": "object", "properties": {"a": {"anyOf": [{"type": "integer"}]}}}
+    request = Request(
+        model="gemini-x",
+        messages=(
+            Message(role="system", text="Be a crab."),
+            Message(
+                role="user",
+                text="look",
+                images=(Image("image/png", b"\x89PNG"), Image("image/jpeg", url="https://x/y.jpg")),
+            ),
+            Message(
+                role="assistant",
+                reasoning="secret",
+                tool_calls=(
+                    ToolCall(id="c1", name="bash", arguments='{"a":1}'),
+                    ToolCall(id="c2", name="bash"),
+                    ToolCall(id="c3", name="bash", arguments='{"a":'),
+                ),
+            ),
+            Message(role="tool", call_id="c1", name="bash", text="out"),
+            Message(role="tool", call_id="c2", name="bash", text="no such file", is_error=True),
+            Message(role="tool", call_id="c3", name="bash", text="bad JSON", is_error=True),
+            Message(role="assistant", text="done", agent="twin"),
+            Message(role="system", text="Be brief."),
+        ),
+        tools=(Tool("bash", "Runs", schema),),
+        tool_choice="bash",
+        thinking=True,
+        max_tokens=10,
+        temperature=0.5,
+    )
+    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
+        await chunks_of(model, request)
+    (asked,) = fake.asked
+    assert (asked.method, asked.path) == ("POST", PATH)
+    assert asked.headers["x-goog-api-key"] == "secret"
+    assert asked.headers["content-type"] == "application/json"
+    assert asked.json == {
+        "systemInstruction": {"parts": [{"text": "Be a crab."}, {"text": "Be brief."}]},
+        "contents": [
+            {
+                "role": "user",
+                "parts": [
+                    {"text": "look"},
+                    {"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}},
+                    {"fileData": {"mimeType": "image/jpeg", "fileUri": "https://x/y.jpg"}},
+                ],
+            },
+            {
+                "role": "model",
+                "parts": [
+                    {"functionCall": {"id": "c1", "name": "bash", "args": {"a": 1}}},
+                    {"functionCall": {"id": "c2", "name": "bash", "args": {}}},
+                    {"functionCall": {"id": "c3", "name": "bash", "args": {"arguments": '{"a":'}}},
+                ],
+            },
+            {
+                "role": "user",
+                "parts": [
+                    {
+                        "functionResponse": {
+                            "id": "c1",
+                            "name": "bash",
+                            "response": {"output": "out"},
+                        }
+                    },
+                    {
+                        "functionResponse": {
+                            "id": "c2",
+                            "name": "bash",
+                            "response": {"error": "no such file"},
+                        }
+                    },
+                    {
+                        "functionResponse": {
+                            "id": "c3",
+                            "name": "bash",
+                            "response": {"error": "bad JSON"},
+                        }
+                    },
+                ],
+            },
+            {"role": "model", "parts": [{"text": "done"}]},
+        ],
+        "tools": [
+            {
+                "functionDeclarations": [
+                    {"name": "bash", "description": "Runs", "parametersJsonSchema": schema}
+                ]
+            }
+        ],
+        "toolConfig": {
+            "functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["bash"]},
+        },
+        "generationConfig": {
+            "thinkingConfig": {"includeThoughts": True},
+            "maxOutputTokens": 10,
+            "temperature": 0.5,
+        },
+    }
+
+
+async def test_a_plain_request_is_as_small_as_can_be() -> None:
+    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
+        await chunks_of(model)
+    assert fake.asked[0].json == {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+
+
+@with_sdk
+@pytest.mark.req("model.sdk_agrees")
+async def test_the_vendors_sdk_asks_in_the_same_words() -> None:
+    """The same conversation, written down by both."""
+    schema = {"type": "object", "properties": {}}
+    request = Request(
+        model="models/gemini-x",
+        messages=(
+            Message(role="system", text="Be a crab."),
+            Message(role="user", text="look", images=(Image("image/png", b"\x89PNG\xff\xff"),)),
+            FULL_MESSAGE,
+            Message(role="tool", call_id="given-by-google", name="read", text="out"),
+        ),
+        tools=(Tool("read", "Reads", schema),),
+        tool_choice="required",
+        thinking=True,
+        max_tokens=10,
+    )
+    function = types.FunctionDeclaration(
+        name="read", description="Reads", parameters_json_schema=schema
+    )
+    calling = types.FunctionCallingConfig(mode=types.FunctionCallingConfigMode.ANY)
+    config = types.GenerateContentConfig(
+        system_instruction=types.Content(parts=[types.Part(text="Be a crab.")]),
+        tools=[types.Tool(function_declarations=[function])],
+        tool_config=types.ToolConfig(function_calling_config=calling),
+        thinking_config=types.ThinkingConfig(include_thoughts=True),
+        max_output_tokens=10,
+    )
+    one, two = FULL_MESSAGE.tool_calls
+    contents = [
+        types.Content(
+            role="user",
+            parts=[
+                types.Part(text="look"),
+                types.Part.from_bytes(data=b"\x89PNG\xff\xff", mime_type="image/png"),
+            ],
+        ),
+        types.Content(
+            role="model",
+            parts=[
+                types.Part(text="Sure, 日本"),
+                types.Part(text="", thought_signature=b"two"),
+                types.Part(
+                    function_call=types.FunctionCall(
+                        id=one.id, name="bash", args={"command": "ls"}
+                    ),
+                    thought_signature=b"one",
+                ),
+                types.Part(function_call=types.FunctionCall(id=two.id, name="read", args={})),
+            ],
+        ),
+        types.Content(
+            role="user",
+            parts=[
+                types.Part(
+                    function_response=types.FunctionResponse(
+                        id=two.id, name="read", response={"output": "out"}
+                    )
+                )
+            ],
+        ),
+    ]
+    async with (
+        vendor(lambda _: Answer([FULL])) as fake,
+        google_sdk(fake) as sdk,
+        provider(fake) as model,
+    ):
+        stream = await sdk.models.generate_content_stream(
+            model="gemini-x", contents=contents, config=config
+        )
+        assert [chunk async for chunk in stream]
+        await chunks_of(model, request)
+    theirs, ours = fake.asked
+    assert theirs.path == ours.path
+    assert spelled_alike(theirs.json) == spelled_alike(ours.json)
+
+
+def spelled_alike(document: Any) -> Any:
+    """Google's JSON has two spellings of names and two alphabets of base64, and reads them all."""
+    if isinstance(document, dict):
+        return {
+            re.sub("_(.)", lambda match: match[1].upper(), name): spelled_alike(value)
+            for name, value in document.items()
+        }
+    if isinstance(document, list):
+        return [spelled_alike(value) for value in document]
+    return document.replace("_", "/") if isinstance(document, str) else document
+
+
+@pytest.mark.parametrize(
+    ("choice", "config"),
+    [
+        ("auto", {"mode": "AUTO"}),
+        ("none", {"mode": "NONE"}),
+        ("required", {"mode": "ANY"}),
+        ("bash", {"mode": "ANY", "allowedFunctionNames": ["bash"]}),
+    ],
+)
+def test_the_choice_of_tools_is_told_in_the_vendors_words(
+    choice: str, config: dict[str, Any]
+) -> None:
+    request = msgspec.structs.replace(HI, tools=(Tool("bash"),), tool_choice=choice)
+    assert DIALECT.body(request)["toolConfig"] == {"functionCallingConfig": config}
+
+
+def test_nothing_is_said_of_thinking_when_it_is_off() -> None:
+    request = msgspec.structs.replace(HI, max_tokens=5)
+    assert DIALECT.body(request)["generationConfig"] == {"maxOutputTokens": 5}
+
+
+def test_what_one_side_says_in_a_row_is_one_content_and_silence_is_none() -> None:
+    messages = (
+        Message(role="user", text="a"),
+        Message(role="user", text="b"),
+        Message(role="assistant", text=""),
+        Message(role="user", text=""),
+        Message(role="user", text="c"),
+        Message(role="assistant", text="d"),
+        Message(role="assistant", text="e", agent="guest"),
+    )
+    assert DIALECT.body(Request("gemini-x", messages))["contents"] == [
+        {"role": "user", "parts": [{"text": "a"}, {"text": "b"}, {"text": "c"}]},
+        {"role": "model", "parts": [{"text": "d"}, {"text": "e"}]},
+    ]
+
+
+@pytest.mark.parametrize("arguments", ["[1]", "null", "nonsense", '{"a":', "\ud800"])
+def test_arguments_that_are_no_object_go_back_as_the_text_they_were(arguments: str) -> None:
+    message = Message(role="assistant", tool_calls=(ToolCall("c", "bash", arguments),))
+    (content,) = DIALECT.body(Request("gemini-x", (message,)))["contents"]
+    assert content["parts"][0]["functionCall"]["args"] == {"arguments": arguments}
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        ("gemini-x", "models/gemini-x"),
+        ("models/gemini-x", "models/gemini-x"),
+        ("tunedModels/mine", "tunedModels/mine"),
+        ("a?b#c", "models/a%3Fb%23c"),
+    ],
+)
+def test_a_model_is_asked_for_with_or_without_its_prefix(model: str, path: str) -> None:
+    url = DIALECT.chat(Request(model, ())).url
+    assert url == f"{DEFAULT_BASE}/{path}:streamGenerateContent?alt=sse"
+
+
+@pytest.mark.parametrize(
+    ("base", "full"),
+    [
+        ("https://x", "https://x/v1beta"),
+        ("https://x/", "https://x/v1beta"),
+        ("https://x/v1beta", "https://x/v1beta"),
+        ("https://x/v1beta/", "https://x/v1beta"),
+        ("https://x/gemini", "https://x/gemini/v1beta"),
+        ("https://x/v1alpha", "https://x/v1alpha"),
+    ],
+)
+def test_a_base_without_a_version_gets_one(base: str, full: str) -> None:
+    assert GoogleDialect("test", base=base).base == full
+
+
+def test_the_key_is_never_in_the_url() -> None:
+    dialect = GoogleDialect("test", api_key="secret")
+    for asked in (dialect.chat(HI), dialect.list_models()):
+        assert "secret" not in asked.url
+        assert asked.headers["x-goog-api-key"] == "secret"
+    assert "x-goog-api-key" not in DIALECT.chat(HI).headers
+
+
+# ── There and back ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_answer_goes_back_with_its_signatures_where_they_were() -> None:
+    async with vendor([Answer([FULL]), Answer([FULL])]) as fake, provider(fake) as model:
+        first = (await model.complete(HI)).message
+        # As a store would: what is opaque survives being written down.
+        kept = msgspec.json.decode(msgspec.json.encode(first), type=Message)
+        results = [
+            Message(role="tool", call_id=made.id, name=made.name, text="ok")
+            for made in kept.tool_calls
+        ]
+        await model.complete(Request("gemini-x", (*HI.messages, kept, *results)))
+    assert fake.asked[1].json["contents"] == [
+        {"role": "user", "parts": [{"text": "hi"}]},
+        {
+            "role": "model",
+            "parts": [
+                {"text": "Sure, 日本"},
+                {"text": "", "thoughtSignature": signature("two")},
+                {
+                    "functionCall": {
+                        "id": "call_Il0taoSYJ5Cez7IP_0",
+                        "name": "bash",
+                        "args": {"command": "ls"},
+                    },
+                    "thoughtSignature": signature("one"),
+                },
+                {"functionCall": {"id": "given-by-google", "name": "read", "args": {}}},
+            ],
+        },
+        {
+            "role": "user",
+            "parts": [
+                {
+                    "functionResponse": {
+                        "id": "call_Il0taoSYJ5Cez7IP_0",
+                        "name": "bash",
+                        "response": {"output": "ok"},
+                    }
+                },
+                {
+                    "functionResponse": {
+                        "id": "given-by-google",
+                        "name": "read",
+                        "response": {"output": "ok"},
+                    }
+                },
+            ],
+        },
+    ]
+
+
+def parts_back(*events: dict[str, Any]) -> Any:
+    """The parts that go back for an answer read from `events`."""
+    message = put_together(decoded(sse(*events))).message()
+    (content,) = DIALECT.body(Request("gemini-x", (message,)))["contents"]
+    return content["parts"]
+
+
+def test_signed_text_is_not_joined_with_unsigned() -> None:
+    assert parts_back(
+        event({"text": "a🦀"}),
+        event({"text": "b"}),
+        event({"text": "cd", "thoughtSignature": "S1"}),
+        event({"text": "e"}, {"text": "f", "thoughtSignature": "S2"}),
+        event({"text": "g"}, finish="STOP"),
+    ) == [
+        {"text": "a🦀b"},
+        {"text": "cd", "thoughtSignature": "S1"},
+        {"text": "e"},
+        {"text": "f", "thoughtSignature": "S2"},
+        {"text": "g"},
+    ]
+
+
+def test_of_thoughts_only_the_signed_go_back() -> None:
+    assert parts_back(
+        event({"text": "hm", "thought": True}),
+        event({"text": "so", "thought": True, "thoughtSignature": "S"}),
+        event({"text": "a"}, finish="STOP"),
+    ) == [{"text": "so", "thought": True, "thoughtSignature": "S"}, {"text": "a"}]
+
+
+def test_each_call_keeps_its_own_signature() -> None:
+    parts = parts_back(
+        event(call("x") | {"thoughtSignature": "S1"}),
+        event(call("y") | {"thoughtSignature": "S2"}, finish="STOP"),
+    )
+    assert [(p["functionCall"]["name"], p["thoughtSignature"]) for p in parts] == [
+        ("x", "S1"),
+        ("y", "S2"),
+    ]
+
+
+FOREIGN = Request(
+    model="gemini-x",
+    messages=(
+        *HI.messages,
+        Message(
+            role="assistant",
+            tool_calls=(ToolCall("c1", "bash", "{}"), ToolCall("c2", "bash", "{}")),
+            opaque={"anthropic": {"thinking": "not ours to read"}},
+        ),
+        Message(role="tool", call_id="c1", name="bash", text="out"),
+        Message(role="tool", call_id="c2", name="bash", text="out"),
+        FULL_MESSAGE,
+    ),
+)
+UNSIGNED = "Function call is missing a thought_signature in functionCall parts."
+
+
+async def test_a_model_that_insists_on_signatures_gets_one_for_another_models_calls() -> None:
+    objection = Answer.of_json(
+        {"error": {"code": 400, "message": UNSIGNED, "status": "INVALID_ARGUMENT"}}, 400
+    )
+    async with (
+        vendor([objection, Answer([FULL]), Answer([FULL])]) as fake,
+        provider(fake, retries=0) as model,
+    ):
+        await chunks_of(model, FOREIGN)
+        await chunks_of(model, FOREIGN)
+    signed = [
+        [
+            part.get("thoughtSignature")
+            for content in asked.json["contents"]
+            for part in content["parts"]
+            if "functionCall" in part
+        ]
+        for asked in fake.asked
+    ]
+    own = [signature("one"), None]
+    foreign = [FOREIGN_SIGNATURE, None]
+    assert signed == [[None, None, *own], [*foreign, *own], [*foreign, *own]]
+
+
+async def test_an_objection_that_stays_is_an_error() -> None:
+    objection = Answer.of_json({"error": {"code": 400, "message": UNSIGNED}}, 400)
+    async with vendor([objection] * 3) as fake, provider(fake) as model:
+        with pytest.raises(ApiError, match="missing a thought_signature"):
+            await chunks_of(model, FOREIGN)
+    assert len(fake.asked) == 2
+
+
+# ── Models ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_models_that_answer_are_listed_with_their_context() -> None:
+    answers = {"supportedGenerationMethods": ["generateContent", "countTokens"]}
+    listing = {
+        "models": [
+            {"name": "models/gemini-a", "inputTokenLimit": 1000, **answers},
+            {"name": "models/gemini-b", **answers},
+            {"name": "models/embedding", "supportedGenerationMethods": ["embedContent"]},
+            {"name": "models/silent"},
+        ]
+    }
+    async with vendor([Answer.of_json(listing)]) as fake, provider(fake) as model:
+        assert model.context_limit("gemini-a") is None
+        assert await model.models() == [ModelInfo("gemini-a", 1000), ModelInfo("gemini-b")]
+        assert model.context_limit("gemini-a") == 1000
+        assert model.context_limit("models/gemini-a") == 1000
+        assert model.context_limit("gemini-b") is None
+    (asked,) = fake.asked
+    assert (asked.method, asked.path) == ("GET", "/v1beta/models?pageSize=1000")
+    assert asked.headers["x-goog-api-key"] == "secret"
+
+
+@pytest.mark.parametrize(
+    ("model", "limit"),
+    [
+        ("gemini-2.5-pro", 1_048_576),
+        ("models/gemini-2.0-flash-lite-001", 1_048_576),
+        ("gemini-2.5-flash-preview-09-2025", 1_048_576),
+        ("gemini-3-pro-preview", 1_048_576),
+        ("gemini-2.5-flash-preview-tts", None),
+        ("gemini-2.5-flash-image", None),
+        ("gemma-3-27b-it", None),
+    ],
+)
+def test_some_limits_are_known_without_asking(model: str, limit: int | None) -> None:
+    assert DIALECT.context_limit(model) == limit
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{}", b'{"models": 3}', b"<html>", b'{"mod'])
+def test_a_list_of_models_that_is_none_is_an_error(body: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        DIALECT.read_models(body)
+    assert caught.value.kind is ErrorKind.PROTOCOL
+
+
+# ── Failing ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def failure(answer: Answer) -> ApiError:
+    async with vendor([answer]) as fake, provider(fake, retries=0) as model:
+        with pytest.raises(ApiError) as caught:
+            await chunks_of(model)
+    return caught.value
+
+
+TOO_LONG = "The input token count (1200293) exceeds the maximum number of tokens allowed (1048576)."
+KEY = "API key not valid. Please pass a valid API key."
+COUNTRY = "User location is not supported for the API use."
+DEPLETED = "Your prepayment credits are depleted. Please go to AI Studio."
+
+
+@pytest.mark.req("model.backend.google")
+@pytest.mark.req("model.errors.vendor_sentence")
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(
+    ("code", "word", "message", "kind"),
+    [
+        (400, "INVALID_ARGUMENT", KEY, "auth"),
+        (400, "FAILED_PRECONDITION", COUNTRY, "auth"),
+        (401, "UNAUTHENTICATED", "Request had invalid authentication credentials.", "auth"),
+        (403, "PERMISSION_DENIED", "Method doesn't allow unregistered callers.", "auth"),
+        (400, "INVALID_ARGUMENT", TOO_LONG, "context"),
+        (400, "INVALID_ARGUMENT", "Request payload size exceeds the limit: 20 bytes.", "context"),
+        (400, "INVALID_ARGUMENT", "Invalid value at 'contents[0].role'", "invalid"),
+        (404, "NOT_FOUND", "models/x is not found for API version v1beta", "not_found"),
+        (429, "RESOURCE_EXHAUSTED", "You exceeded your current quota.", "rate_limit"),
+        (429, "RESOURCE_EXHAUSTED", DEPLETED, "quota"),
+        (500, "INTERNAL", "An internal error has occurred.", "server"),
+        (503, "UNAVAILABLE", "The model is overloaded.", "overloaded"),
+        (504, "DEADLINE_EXCEEDED", "The request timed out.", "timeout"),
+    ],
+)
+async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
+    code: int, word: str, message: str, kind: str, wrapped: bool
+) -> None:
+    document = {"error": {"code": code, "message": message, "status": word}}
+    caught = await failure(
+        Answer.of_json([document] if wrapped else document, code, retry_after="9")
+    )
+    assert caught.kind is ErrorKind(kind)
+    assert caught.message == message
+    assert caught.status == code
+    assert caught.provider == "test"
+    assert caught.retry_after == 9.0
+    assert str(caught) == f"test: {message} (HTTP {code})"
+
+
+@pytest.mark.parametrize(
+    ("delay", "seconds"), [("7s", 7.0), ("26.48s", 26.48), ("0s", 0.0), ("soon", None)]
+)
+def test_the_time_to_wait_is_read_from_the_details(delay: str, seconds: float | None) -> None:
+    details = [
+        {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []},
+        {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay},
+    ]
+    error = {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": details}
+    body = json.dumps({"error": error}).encode()
+    assert DIALECT.error(429, {}, body).retry_after == seconds
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b'{"error": "in a word"}', "in a word"),
+        (b'{"message": "no"}', "no"),
+        (b'{"error": {"message": "m", "details": 3, "status": 7}}', "m"),
+        (b'{"error": 3}', '{"error": 3}'),
+        (b"[]", "[]"),
+        (b"plain words", "plain words"),
+        (b"<html><title>502</title></html>", "answered with a web page; check base_url"),
+        (b"", "refused without a word"),
+        (b'{"error": {"mess', '{"error": {"mess'),
+        (b'{"error": "\xff"}', '{"error": "\ufffd"}'),
+    ],
+)
+async def test_errors_in_other_shapes_still_say_something(body: bytes, sentence: str) -> None:
+    caught = await failure(Answer([body], 404, "application/json"))
+    assert caught.message == sentence
+    assert caught.kind is ErrorKind.NOT_FOUND
+
+
+OVERLOADED = {"error": {"code": 503, "message": "high demand", "status": "UNAVAILABLE"}}
+BEGUN = sse(event({"text": "a"}))
+PLAIN = json.dumps(OVERLOADED, indent=2).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "sentence"),
+    [
+        (BEGUN + sse(OVERLOADED), "overloaded", "high demand"),
+        (sse({"error": {"code": 429, "message": "slow down"}}), "rate_limit", "slow down"),
+        (sse({"error": {"status": "INVALID_ARGUMENT", "message": TOO_LONG}}), "context", TOO_LONG),
+        (sse({"error": {}, "candidates": []}), "connection", "before the answer did"),
+        (sse({"error": {"code": "x"}}), "server", "failed in mid-answer"),
+        (PLAIN, "overloaded", "high demand"),
+        (BEGUN + PLAIN, "overloaded", "high demand"),
+        (BEGUN + b"[" + PLAIN + b"\n]\n", "overloaded", "high demand"),
+        (BEGUN + PLAIN[:-9], "connection", "before the answer did"),
+        (BEGUN, "connection", "before the answer did"),
+        (b"", "connection", "before the answer did"),
+        (b"data: {not json}\r\n\r\n", "protocol", "not JSON"),
+        (b'data: {"candidates": [{"con\r\n\r\n', "protocol", "not JSON"),
+        (b'data: {"responseId": "\xff"}\r\n\r\n', "protocol", "not JSON"),
+        (b"data: " + b'{"error":' + b"[" * 100_000 + b"\r\n\r\n", "protocol", "not JSON"),
+        (b"data: [1]\r\n\r\n", "protocol", "other than answers"),
+        (b'data: {"candidates": 3}\r\n\r\n', "protocol", "other than answers"),
+    ],
+)
+async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
+    caught = await failure(Answer([body]))
+    assert caught.kind is ErrorKind(kind)
+    assert sentence in caught.message
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 1000])
+def test_an_error_outside_of_any_event_is_found_however_it_was_split(size: int) -> None:
+    with pytest.raises(ApiError, match="high demand"):
+        decoded(*in_pieces(BEGUN + b": ping\r\n\r\n" * 9999 + PLAIN, size))
+
+
+@with_sdk
+@pytest.mark.req("model.sdk_agrees")
+@pytest.mark.parametrize("body", [BEGUN + PLAIN, BEGUN + sse(OVERLOADED)])
+async def test_the_vendors_sdk_finds_the_same_error(body: bytes) -> None:
+    async with vendor([Answer([body])]) as fake, google_sdk(fake) as sdk:
+        stream = await sdk.models.generate_content_stream(model="gemini-x", contents="hi")
+        assert (await anext(stream)).text == "a"
+        with pytest.raises(errors.ServerError) as caught:
+            await anext(stream)
+    assert (caught.value.code, caught.value.message) == (503, "high demand")
+
+
+@pytest.mark.parametrize("word", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+async def test_a_call_the_vendor_could_not_read_is_an_error(word: str) -> None:
+    told = event(finish=word)
+    told["candidates"][0]["finishMessage"] = "Malformed function call: print(bash"
+    caught = await failure(Answer([sse(told)]))
+    assert (caught.kind, caught.message) == (
+        ErrorKind.PROTOCOL,
+        "Malformed function call: print(bash",
+    )
+    caught = await failure(Answer([sse(event(finish=word))]))
+    assert caught.kind is ErrorKind.PROTOCOL
+    assert word.lower().replace("_", " ") in caught.message
+
+
+@pytest.mark.parametrize(
+    ("feedback", "sentence"),
+    [
+        ({"blockReason": "SAFETY"}, "the prompt was blocked (SAFETY)"),
+        ({"blockReason": "OTHER", "blockReasonMessage": "Not this."}, "Not this."),
+    ],
+)
+async def test_a_prompt_the_vendor_refuses_is_an_error(
+    feedback: dict[str, str], sentence: str
+) -> None:
+    refusal = {"promptFeedback": feedback, "usageMetadata": {"promptTokenCount": 4}}
+    caught = await failure(Answer([sse(refusal)]))
+    assert (caught.kind, caught.message) == (ErrorKind.FILTERED, sentence)
+
+
+async def test_a_connection_cut_in_mid_answer_is_an_error() -> None:
+    caught = await failure(Answer([BEGUN], cut=True))
+    assert caught.kind is ErrorKind.CONNECTION
+    assert "mid-answer" in caught.message
+
+
+async def test_a_web_page_instead_of_a_stream_is_an_error() -> None:
+    caught = await failure(Answer([b"<html>log in</html>"], content_type="text/html"))
+    assert caught.kind is ErrorKind.PROTOCOL
+    assert "check base_url" in caught.message
+
+
+async def test_a_call_without_a_name_is_an_error() -> None:
+    body = sse(event({"functionCall": {"args": {}}}, finish="STOP"))
+    async with vendor([Answer([body])]) as fake, provider(fake) as model:
+        with pytest.raises(ApiError, match="without a name"):
+            await model.complete(HI)
+
+
+# ── The real thing ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.skipif(not os.environ.get("GEMINI_API_KEY"), reason="GEMINI_API_KEY is not set")
+async def test_gemini_itself_calls_a_tool_and_reads_its_result() -> None:
+    http = HttpClient()
+    model = HttpProvider(GoogleDialect("google", api_key=os.environ["GEMINI_API_KEY"]), http)
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    request = Request(
+        model=os.environ.get("GEMINI_MODEL", "gemini-2.5-flash"),
+        messages=(Message(role="user", text="What is the weather in Oslo? Use the tool."),),
+        tools=(Tool("weather", "The weather of a city", parameters),),
+        thinking=True,
+    )
+    try:
+        first = await model.complete(request)
+        (made,) = first.message.tool_calls
+        assert made.name == "weather"
+        result = Message(role="tool", call_id=made.id, name=made.name, text="Hail, -3 °C")
+        messages = (*request.messages, first.message, result)
+        second = await model.complete(msgspec.structs.replace(request, messages=messages))
+        assert "hail" in second.message.text.lower()
+        assert second.usage.total > 0
+        assert any(info.name == request.model for info in await model.models())
+    finally:
+        await http.close()

@@ -1,0 +1,572 @@
+"""The local model: the real one in a real child process, and a scripted runtime where it must fail.
+
+A scripted runtime is a package of the runtime's name in a directory laid out as an installation.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crabtalk.model import (
+    ApiError,
+    Chunk,
+    ErrorKind,
+    HttpClient,
+    HttpProvider,
+    Image,
+    Message,
+    ModelInfo,
+    Provider,
+    Request,
+    Retry,
+    Tool,
+    ToolCall,
+)
+from crabtalk.model import local as module
+from crabtalk.model.install import RUNTIME, WEIGHTS, install
+from crabtalk.model.local import CONTEXT, DESCRIPTION, MODEL, LocalDialect, LocalProvider
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".venv" / "model-cache"
+
+# The first run on a machine fetches the model; every other takes seconds.
+pytestmark = pytest.mark.timeout(600)
+# A model is loaded for each: one loop is enough where the loop is not what is shown.
+one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
+
+
+@pytest.fixture(scope="session")
+def models() -> Path:
+    install(CACHE, lambda *_: None)
+    return CACHE
+
+
+@asynccontextmanager
+async def provider(directory: Path, **options: Any) -> AsyncIterator[LocalProvider]:
+    local = LocalProvider(directory, **options)
+    try:
+        yield local
+    finally:
+        await local.close()
+        assert children() == set()
+
+
+def ask(text: str = "Say hello.", max_tokens: int = 12) -> Request:
+    return Request(MODEL, (Message(role="user", text=text),), max_tokens=max_tokens)
+
+
+def children() -> set[int]:
+    """The processes of ours that run the child's program."""
+    command = ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())]
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return {int(line.split()[0]) for line in lines.splitlines() if "local_child.py" in line}
+
+
+def runs(pid: int) -> bool:
+    """Neither gone nor waiting for whoever adopted it."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def scripted(tmp_path: Path, source: str) -> Path:
+    """An installation whose runtime does what `source` says when it is imported."""
+    package = tmp_path / "models" / RUNTIME.target / "xllamacpp"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(textwrap.dedent(source))
+    (tmp_path / "models" / WEIGHTS.target).touch()
+    return tmp_path / "models"
+
+
+# A runtime that listens and takes whatever it is told, without a model.
+LISTENS = """
+    import os, socket, threading, time, types
+    class CommonParams:
+        def __init__(self):
+            self.model = types.SimpleNamespace()
+            self.cpuparams = types.SimpleNamespace()
+            self.cpuparams_batch = types.SimpleNamespace()
+    class Server:
+        def __init__(self, params):
+            self.socket = socket.create_server(("127.0.0.1", 0))
+            self.listening_address = "http://127.0.0.1:%d" % self.socket.getsockname()[1]
+            threading.Thread(target=self.serve, daemon=True).start()
+        def serve(self):
+            while True:
+                connection, _ = self.socket.accept()
+                connection.recv(65536)
+                asked(connection)
+"""
+
+
+# ── Answering ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("model.local.answers")
+async def test_it_streams_and_completes(models: Path) -> None:
+    async with provider(models) as local:
+        assert local.pid is None  # nobody has asked yet
+        chunks: list[Chunk] = [chunk async for chunk in local.stream(ask())]
+        first = local.pid
+        assert sum(1 for chunk in chunks if chunk.text) > 3
+        assert [chunk.finish for chunk in chunks if chunk.finish] == ["length"]
+        usages = [chunk.usage for chunk in chunks if chunk.usage]
+        assert [usage.completion for usage in usages] == [12]
+        whole = await local.complete(ask("What is the capital of France?", 40))
+        assert "Paris" in whole.message.text
+        assert (whole.model, whole.message.role) == (MODEL, "assistant")
+        assert (first, children()) == (local.pid, {first})
+
+
+@pytest.mark.req("model.local.answers")
+@one_loop
+async def test_cancelled_midway_it_stops_and_the_next_is_answered_promptly(models: Path) -> None:
+    endless = ask("Write a very long story about a crab.", 1900)
+    async with provider(models) as local:
+        for _ in range(3):  # more than it has slots: were one kept, the last would have none
+            async with aclosing(local.stream(endless)) as stream:
+                assert await anext(stream)
+        task = asyncio.create_task(local.complete(endless))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        started = time.monotonic()
+        assert (await local.complete(ask(max_tokens=3))).message.text
+        assert time.monotonic() - started < 5  # a thousand words take half a minute
+
+
+@pytest.mark.req("model.local.answers")
+@one_loop
+async def test_two_are_answered_at_once_by_one_child(models: Path) -> None:
+    """The first request of each starts the child; the answers arrive interleaved."""
+    order: list[str] = []
+
+    async def one(local: LocalProvider, name: str) -> None:
+        async for chunk in local.stream(ask(f"Tell me about {name}.", 30)):
+            if chunk.text:
+                order.append(name)
+
+    async with provider(models) as local:
+        await asyncio.gather(one(local, "crabs"), one(local, "whales"))
+        assert len(children()) == 1
+    turns = sum(1 for before, after in zip(order, order[1:], strict=False) if before != after)
+    assert turns > 5
+
+
+@one_loop
+async def test_a_history_that_is_too_long_is_said_to_be(models: Path) -> None:
+    async with provider(models) as local:
+        with pytest.raises(ApiError, match=r"exceeds the available context size \(2048") as caught:
+            await local.complete(ask("crab " * 3000))
+        assert caught.value.kind is ErrorKind.CONTEXT
+        assert caught.value.provider == "local"
+        assert f"{CONTEXT}" in caught.value.message  # what we say it can hold is what it can hold
+
+
+async def test_it_is_a_provider_with_one_model(models: Path) -> None:
+    async with provider(models) as local:
+        as_provider: Provider = local
+        assert as_provider.name == "local"
+        assert await as_provider.models() == [ModelInfo(MODEL, CONTEXT)]
+        assert as_provider.context_limit(MODEL) == CONTEXT
+        assert as_provider.context_limit("gpt-4o") is None
+        assert local.pid is None  # none of this needs it to run
+        with pytest.raises(ApiError, match=f"no 'gpt-4o' here, only '{MODEL}'") as caught:
+            await local.complete(Request("gpt-4o", ()))
+        assert caught.value.kind is ErrorKind.NOT_FOUND
+
+
+# ── What it is told ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("model.local.no_tools")
+def test_it_is_told_what_was_said_and_offered_no_tools() -> None:
+    assert "tiny offline demo model" in DESCRIPTION
+    request = Request(
+        MODEL,
+        (
+            Message(role="system", text="Be brief."),
+            Message(role="user", text="Look.", images=(Image(data=b"png"),)),
+            Message(role="user", images=(Image(data=b"png"),)),
+            Message(
+                role="assistant",
+                reasoning="hm",
+                tool_calls=(ToolCall("1", "bash", "{}"),),
+                opaque={"anthropic": 1},
+            ),
+            Message(role="tool", call_id="1", name="bash", text="crab.txt"),
+            Message(role="assistant", text="One file.", tool_calls=(ToolCall("2", "x"),)),
+            Message(role="user", text="Which?"),
+        ),
+        tools=(Tool("bash"),),
+        tool_choice="required",
+        thinking=True,
+        max_tokens=7,
+    )
+    assert LocalDialect("local", base="http://127.0.0.1:1/v1").body(request) == {
+        "model": MODEL,
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Look."},
+            {"role": "user", "content": "(an image, which you cannot see)"},
+            {"role": "assistant", "content": "One file."},
+            {"role": "user", "content": "Which?"},
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 7,
+        "temperature": 0.2,
+        "repeat_penalty": 1.1,
+    }
+
+
+def test_a_long_system_prompt_is_cut_at_a_word() -> None:
+    words = "crab " * 1000
+    request = Request(
+        MODEL,
+        (
+            Message(role="system", text=words),
+            Message(role="system", text=words),
+            Message(role="user", text=words),
+        ),
+        temperature=0.9,
+    )
+    body = LocalDialect("local", base="http://127.0.0.1:1/v1").body(request)
+    system, *others, user = (message["content"] for message in body["messages"])
+    assert 1190 < len(system) <= 1200
+    assert system.endswith("crab")
+    assert sum(map(len, others)) <= 1200 - len(system)
+    assert user == words
+    assert body["temperature"] == 0.9
+    assert module.shortened("x" * 2000, 10) == "x" * 10
+
+
+@pytest.mark.req("model.local.private")
+@one_loop
+async def test_its_listener_is_on_loopback_and_wants_the_key(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # would see everything; nobody is there
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with provider(models) as local:
+        await local.complete(ask(max_tokens=1))
+        child = local._child
+        assert child is not None
+        assert child.address.startswith("http://127.0.0.1:")
+        for key in ("", "wrong", child.key[:-1]):
+            dialect = LocalDialect("x", base=f"{child.address}/v1", api_key=key)
+            stranger = HttpProvider(dialect, local._http, retry=Retry(max_retries=0))
+            with pytest.raises(ApiError, match="Invalid API Key") as caught:
+                await stranger.complete(ask(max_tokens=1))
+            assert caught.value.status == 401
+        seen = Path(f"/proc/{child.pid}")
+        if seen.exists():  # what others, or it, could read
+            assert child.key.encode() not in (seen / "cmdline").read_bytes()
+            environment = (seen / "environ").read_bytes()
+            assert child.key.encode() not in environment
+            assert b"sk-of-another" not in environment
+            assert listening_on(child.pid) == {"0100007F"}
+
+
+def listening_on(pid: int) -> set[str]:
+    """The addresses a process listens on, as the kernel writes them."""
+    inodes = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            inodes.add(str(entry.readlink()))
+        except OSError:
+            continue
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                found.add(fields[1].partition(":")[0])
+    return found
+
+
+async def test_two_providers_have_two_keys(tmp_path: Path) -> None:
+    directory = scripted(tmp_path, LISTENS)
+    keys = set()
+    for _ in range(2):
+        async with provider(directory) as local:
+            keys.add((await local._ready(MODEL)).key)
+    assert len(keys) == 2
+    assert min(map(len, keys)) >= 32
+
+
+# ── The child's life ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("model.local.child")
+async def test_a_killed_child_is_an_error_and_the_next_request_starts_another(
+    models: Path,
+) -> None:
+    async with provider(models) as local:
+        with pytest.raises(ApiError, match="killed by SIGKILL") as caught:
+            async for _ in local.stream(ask("Write a very long story.", 1900)):
+                if (pid := local.pid) is not None:
+                    os.kill(pid, signal.SIGKILL)
+        assert caught.value.kind is ErrorKind.SERVER
+        assert caught.value.provider == "local"
+        assert (await local.complete(ask())).message.text
+        assert local.pid not in (None, pid)
+
+
+@pytest.mark.req("model.local.child")
+@one_loop
+async def test_a_child_that_died_between_requests_is_replaced_unnoticed(models: Path) -> None:
+    async with provider(models) as local:
+        await local.complete(ask(max_tokens=1))
+        assert (pid := local.pid) is not None
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(5):
+            while local.pid is not None:
+                await asyncio.sleep(0.001)
+        assert (await local.complete(ask())).message.text
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from crabtalk.model.local import LocalProvider, MODEL
+from crabtalk.model import Message, Request
+
+async def main():
+    local = LocalProvider(Path(sys.argv[1]))
+    await local.complete(Request(MODEL, (Message(role="user", text="hi"),), max_tokens=1))
+    print(local.pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.req("model.local.child")
+def test_the_child_dies_with_its_parent(models: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(models)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert runs(pid)
+        parent.kill()
+    deadline = time.monotonic() + 5
+    while runs(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_without_help_from_the_kernel_the_child_ends_with_its_stdin(models: Path) -> None:
+    """As on systems that have no PR_SET_PDEATHSIG. Nobody is killed here."""
+    program = Path(module.__file__).with_name("local_child.py")
+    command = [sys.executable, "-I", "-S", str(program)]
+    told = (
+        f'{{"runtime": "{models / RUNTIME.target}", "weights": "{models / WEIGHTS.target}", '
+        '"context": 512, "slots": 1, "threads": 1, "key": "k"}\n'
+    )
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(told.encode())
+        child.stdin.flush()
+        assert b"http://127.0.0.1:" in child.stdout.readline()
+        assert child.stdout.read() == b""  # it has said all it will
+        assert child.poll() is None
+        child.stdin.close()
+        assert child.wait(5) == 0
+    assert subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode == 0
+
+
+async def test_closed_it_leaves_no_process_and_answers_no_more(models: Path) -> None:
+    local = LocalProvider(models)
+    await local.close()  # before it ever ran
+    local = LocalProvider(models)
+    stream = local.stream(ask("Write a very long story.", 1900))
+    await anext(stream)
+    assert children() == {local.pid}
+    await local.close()
+    assert children() == set()
+    assert local.pid is None
+    with pytest.raises(ApiError, match="has been shut down"):
+        async for _ in stream:
+            pass
+    with pytest.raises(ApiError, match="has been shut down"):
+        await local.complete(ask())
+    await local.close()
+    assert children() == set()
+
+
+NEVER_LOADS = "import time; time.sleep(600)"
+
+
+@pytest.mark.req("model.local.child")
+async def test_cancelled_while_it_loads_nothing_stays_behind(tmp_path: Path) -> None:
+    """At many moments: before, while and after the process is made."""
+    async with provider(scripted(tmp_path, NEVER_LOADS)) as local:
+        for moment in (0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.05, 0.2):
+            task = asyncio.create_task(local.complete(ask()))
+            await asyncio.sleep(moment)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with asyncio.timeout(5):
+                while children():
+                    await asyncio.sleep(0.005)
+            assert local.pid is None
+
+
+async def test_closed_while_it_loads_the_waiting_request_fails_at_once(tmp_path: Path) -> None:
+    async with provider(scripted(tmp_path, NEVER_LOADS)) as local:
+        tasks = [asyncio.create_task(local.complete(ask())) for _ in range(3)]
+        async with asyncio.timeout(5):
+            while local.pid is None:
+                await asyncio.sleep(0.001)
+            await local.close()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(outcome, ApiError) for outcome in outcomes)
+
+
+async def test_one_that_takes_too_long_to_load_is_given_up(tmp_path: Path) -> None:
+    async with provider(scripted(tmp_path, NEVER_LOADS), load_timeout=0.2) as local:
+        with pytest.raises(ApiError, match="did not load within 0.2 s") as caught:
+            await local.complete(ask())
+        assert caught.value.kind is ErrorKind.TIMEOUT
+        assert children() == set()
+
+
+@pytest.mark.req("model.local.child")
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("raise RuntimeError('no such tensor')", r"status 1 \(RuntimeError: no such tensor\)"),
+        ("import os; os.write(2, b'x' * 200000 + b' end'); os._exit(3)", r"status 3 \(x+ end\)"),
+        ("import os; os._exit(0)", r"status 0$"),
+        ("import os; os.kill(os.getpid(), 11)", "killed by SIGSEGV$"),
+        ("import os; os.kill(os.getpid(), 40)", "killed by signal 40$"),
+    ],
+)
+async def test_one_that_dies_while_it_loads_says_how(
+    tmp_path: Path, source: str, sentence: str
+) -> None:
+    async with provider(scripted(tmp_path, source)) as local:
+        with pytest.raises(ApiError, match=f"the local model did not start: .*{sentence}") as it:
+            await local.complete(ask())
+        assert it.value.kind is ErrorKind.SERVER
+        assert len(it.value.message) < 5000
+
+
+async def test_one_that_dies_over_a_request_says_how(tmp_path: Path) -> None:
+    source = (
+        LISTENS
+        + """
+    def asked(connection):
+        os.write(2, b"out of memory\\n")
+        os.kill(os.getpid(), 6)
+    """
+    )
+    async with provider(scripted(tmp_path, source)) as local:
+        for _ in range(2):
+            with pytest.raises(ApiError, match=r"died: .* SIGABRT \(out of memory\)"):
+                await local.complete(ask())
+
+
+async def test_a_lost_connection_to_a_living_child_is_only_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        LISTENS
+        + """
+    def asked(connection):
+        print("what the runtime prints is not taken for an answer")
+        connection.close()
+    """
+    )
+    monkeypatch.setattr(module.Child.is_gone, "__defaults__", (0.2,))
+    async with provider(scripted(tmp_path, source)) as local:
+        with pytest.raises(ApiError, match="connection") as caught:
+            await local.complete(ask())
+        assert caught.value.kind is ErrorKind.CONNECTION
+        assert local.pid is not None
+
+
+# ── Where it cannot run ────────────────────────────────────────────────────────────────────────
+
+
+async def test_not_installed_it_names_the_command_that_installs_it(tmp_path: Path) -> None:
+    async with provider(tmp_path) as local:
+        for call in (local.complete(ask()), local.models(), anext(local.stream(ask()))):
+            with pytest.raises(ApiError, match="not installed; run crabtalkd model install") as it:
+                await call
+            assert it.value.kind is ErrorKind.CONFIG
+
+
+MODERN = "processor\t: 0\nflags\t\t: fpu sse4_2 avx avx2 fma f16c bmi1 bmi2\n\nprocessor\t: 1\n"
+OLD = "processor\t: 0\nflags\t\t: fpu sse4_2 avx f16c\n"
+
+
+@pytest.mark.req("model.local.cpu")
+@pytest.mark.skipif(
+    module.platform.machine() != "x86_64" or sys.platform != "linux",  # type: ignore[attr-defined]
+    reason="only x86_64 builds for Linux need more than every processor has",
+)
+async def test_a_processor_that_lacks_instructions_is_told_so(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(OLD)
+    async with provider(scripted(tmp_path, "raise SystemExit"), cpuinfo=cpuinfo) as local:
+        for call in (local.complete(ask()), local.models()):
+            with pytest.raises(
+                ApiError, match="processor lacks avx2 and bmi2 and fma, which"
+            ) as it:
+                await call
+            assert it.value.kind is ErrorKind.CONFIG
+        assert local.pid is None
+
+
+@pytest.mark.req("model.local.cpu")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems are not asked")
+def test_only_linux_on_x86_64_is_checked(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    assert module.missing_instructions(cpuinfo, "x86_64") == []  # cannot be read: try it
+    cpuinfo.write_text(MODERN)
+    assert module.missing_instructions(cpuinfo, "x86_64") == []
+    cpuinfo.write_text(OLD)
+    assert module.missing_instructions(cpuinfo, "x86_64") == ["avx2", "bmi2", "fma"]
+    assert module.missing_instructions(cpuinfo, "aarch64") == []
+    cpuinfo.write_text("Hardware: unknown")
+    assert module.missing_instructions(cpuinfo, "x86_64") == []
+
+
+@pytest.mark.req("model.local.cpu")
+async def test_an_instruction_that_is_missing_all_the_same_is_a_sentence_not_a_crash(
+    tmp_path: Path,
+) -> None:
+    source = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+    async with provider(scripted(tmp_path, source)) as local:
+        with pytest.raises(ApiError, match="SIGILL: this processor lacks an instruction"):
+            await local.complete(ask())
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (4, 3), (64, 4)])
+def test_a_core_stays_free(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    assert module.threads() == threads
+
+
+def test_the_shared_client_is_not_used_for_it() -> None:
+    """It honours proxies, which must not see this."""
+    assert type(module.LoopbackClient().session) is not type(HttpClient.session)
