@@ -22,7 +22,14 @@ from crabtalk.client import (
     connect,
 )
 from crabtalk.protocol import ROUTES, FrameTooLargeError, NotFoundError, Server, wire
-from crabtalk.transport import Door, Limits, Listener, RunFiles, TcpAddress, listen_tcp
+from crabtalk.transport import (
+    Door,
+    Limits,
+    Listener,
+    RunFiles,
+    TcpAddress,
+    listen_tcp,
+)
 from tests.scripted import ScriptedServer, listening
 
 
@@ -600,3 +607,83 @@ async def test_a_server_that_promises_too_much_is_an_error(run: RunFiles) -> Non
     async with serving(boast, run.socket), connect(f"unix:{run.socket}") as client:
         with pytest.raises(FrameTooLargeError):
             await client.ping()
+
+
+# ── Found by attacking it ──────────────────────────────────────────────────────────────────────
+
+
+async def test_a_short_timeout_after_a_long_one_is_short(run: RunFiles) -> None:
+    server = ScriptedServer()
+    limits = Limits(drain_timeout=0.01)
+    async with (
+        listening(server, run.socket, limits=limits),
+        connect(f"unix:{run.socket}") as client,
+    ):
+        await client.request(wire.ClientMessage(ping=wire.Ping()), 30)
+        async with asyncio.timeout(5):
+            with pytest.raises(TimeoutError, match="did not answer in time"):
+                await client.request(wire.ClientMessage(send=wire.SendMsg()), 0.05)
+
+
+async def test_cancelling_the_greeting_leaves_no_connection_open() -> None:
+    arrived, gone = asyncio.Event(), asyncio.Event()
+
+    async def listen_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.set()
+        await reader.read()
+        gone.set()
+        writer.close()
+
+    async with await asyncio.start_server(listen_only, "127.0.0.1", 0) as server:
+        client = connect(f"tcp:127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        pinging = asyncio.create_task(client.ping())
+        await arrived.wait()
+        pinging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pinging
+        await gone.wait()
+
+
+async def test_closing_while_a_connection_is_being_made_ends_the_request(run: RunFiles) -> None:
+    server = ScriptedServer()
+    async with listening(server, run.socket) as listener:
+        client = connect(f"unix:{run.socket}")
+        request = asyncio.create_task(client.send("crab", "hi"))
+        await asyncio.sleep(0)
+        await client.__aexit__(None, None, None)
+        with pytest.raises(ConnectionClosedError):
+            await request
+        while listener.statistics().connections:
+            await asyncio.sleep(0)
+
+
+async def test_large_events_are_not_read_far_ahead(run: RunFiles) -> None:
+    class Large(Server):
+        sent = 0
+
+        async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+            for _ in range(50):
+                self.sent += 1
+                yield wire.StreamEvent(chunk=wire.StreamChunk(content="x" * 1_000_000))
+            yield wire.StreamEvent(end=wire.StreamEnd())
+
+    server = Large()
+    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+        events = client.stream("crab", "hi")
+        await anext(events)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert server.sent < 10
+        assert [type(event) async for event in events].count(wire.StreamChunk) == 49
+
+
+async def test_something_that_is_no_daemon_is_said_to_be_none(run: RunFiles) -> None:
+    async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with await asyncio.start_server(http, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(CannotConnectError, match="is no daemon"):
+            async with connect(f"tcp:127.0.0.1:{port}"):
+                pass

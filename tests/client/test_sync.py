@@ -10,7 +10,7 @@ import pytest
 
 import crabtalk
 from crabtalk.client import Client, ServerError, SyncClient, connect_sync
-from crabtalk.client.errors import DaemonNotRunningError
+from crabtalk.client.errors import ConnectionClosedError, DaemonNotRunningError
 from crabtalk.protocol import wire
 
 SERVE = """
@@ -92,3 +92,30 @@ def test_the_facade_has_every_public_method_of_the_client_with_its_arguments() -
         assert inspect.signature(facade, follow_wrapped=True).parameters.keys() >= {"self"}
     extra = {n for n, _ in inspect.getmembers(SyncClient, inspect.isfunction)} - set(public)
     assert {name for name in extra if not name.startswith("_")} == set()
+
+
+def test_a_closed_client_says_so_and_its_streams_end_quietly(
+    server: tuple[str, "subprocess.Popen[str]"],
+) -> None:
+    with connect_sync(server[0]) as client:
+        events = client.stream("crab", "forever")
+        next(events)
+    events.close()
+    with pytest.raises(ConnectionClosedError, match="this client is closed"):
+        client.ping()
+
+
+def test_a_daemon_that_was_restarted_is_found_by_the_next_call(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", SERVE, str(path)]
+    clients = connect_sync(f"unix:{path}")
+    for round_number in range(2):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            if round_number == 0:
+                client = clients.__enter__()
+            client.ping()
+            process.kill()
+    clients.__exit__(None, None, None)

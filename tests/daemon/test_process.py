@@ -1,6 +1,7 @@
 """crabtalkd as users run it: a real process, started, talked to, interrupted, killed."""
 
 import asyncio
+import shutil
 import signal
 import socket
 import ssl
@@ -186,6 +187,52 @@ async def test_a_killed_daemon_leaves_nothing_in_the_way(home: Path) -> None:
             await client.ping()
 
 
+async def test_a_second_signal_does_not_wait_and_a_stubborn_request_is_left_behind(
+    home: Path,
+) -> None:
+    """A server whose request resists cancellation: the process ends all the same."""
+    script = f"""
+import asyncio, sys
+from pathlib import Path
+from crabtalk.daemon import Config, Home, serve
+from crabtalk.protocol import Server
+
+class Stubborn(Server):
+    async def ping(self, request):
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                print("no", file=sys.stderr, flush=True)
+
+with Home(Path({str(home)!r})) as home, asyncio.Runner() as runner:
+    ready = lambda text: print(text, file=sys.stderr, flush=True)
+    runner.run(serve(home, Config(tcp=None), Stubborn(), ready))
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    assert b"ready" in await process.stderr.readline()
+    peer = await RawPeer.unix(RunFiles.of(home).socket)
+    peer.send(ping())
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(30):
+        await process.communicate()
+    assert process.returncode is not None
+    await peer.close()
+
+
+async def test_files_of_a_daemon_that_came_after_are_left_alone(home: Path) -> None:
+    async with daemon(home, *ANY_PORT) as first:
+        shutil.rmtree(first.run.directory)
+        async with daemon(home, *ANY_PORT):
+            assert await first.stop() == 0
+            async with connect(home=home) as client:
+                await client.ping()
+
+
 # ── Refusing to start ──────────────────────────────────────────────────────────────────────────
 
 
@@ -287,6 +334,14 @@ async def test_a_token_it_cannot_use_is_named_with_the_remedy(home: Path) -> Non
     RunFiles.of(home).token.mkdir(parents=True)
     said = await refused(home, *ANY_PORT)
     assert f"cannot use the token in {home}/run/token: Is a directory; delete it" in said
+
+
+@pytest.mark.parametrize("token", [b"\xff\xfe", b"x" * 2000])
+async def test_a_token_no_client_could_show_is_refused(home: Path, token: bytes) -> None:
+    run = RunFiles.of(home)
+    run.directory.mkdir(parents=True)
+    run.token.write_bytes(token)
+    assert f"cannot use the token in {run.token}" in await refused(home, *ANY_PORT)
 
 
 async def test_words_in_the_configuration_that_mean_nothing_are_said_to(home: Path) -> None:

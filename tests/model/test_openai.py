@@ -30,7 +30,7 @@ from crabtalk.model import (
     Usage,
 )
 from crabtalk.model.openai import OpenAiDialect
-from tests.model.fake import Answer, FakeVendor, in_pieces, vendor
+from tests.model.fake import Answer, Asked, FakeVendor, in_pieces, vendor
 
 HI = Request(model="gpt-x", messages=(Message(role="user", text="hi"),))
 
@@ -333,6 +333,30 @@ async def test_a_server_that_objects_to_usage_is_asked_without_it_from_then_on()
         await chunks_of(model)
     asked = ["stream_options" in request.json for request in fake.asked]
     assert asked == [True, False, False]
+
+
+async def test_an_objection_met_by_two_requests_at_once_is_heeded_by_both() -> None:
+    objection = Answer.of_json({"error": {"message": "what is stream_options?"}}, 400)
+
+    def respond(asked: Asked) -> Answer:
+        return objection if "stream_options" in asked.json else Answer([FULL])
+
+    async with vendor(respond) as fake, provider(fake, retries=0) as model:
+        await asyncio.gather(*(chunks_of(model) for _ in range(5)))
+    assert len(fake.asked) >= 6
+
+
+async def test_a_model_that_wants_the_new_word_for_its_limit_gets_it() -> None:
+    objection = Answer.of_json(
+        {"error": {"message": "Unsupported parameter: use 'max_completion_tokens' instead."}}, 400
+    )
+    async with (
+        vendor([objection, Answer([FULL])]) as fake,
+        provider(fake, retries=0) as model,
+    ):
+        await chunks_of(model, Request(model="o9", messages=HI.messages, max_tokens=5))
+    assert fake.asked[0].json["max_tokens"] == 5
+    assert fake.asked[1].json["max_completion_tokens"] == 5
 
 
 async def test_models_are_listed_with_what_is_known_of_their_context() -> None:

@@ -423,3 +423,17 @@ async def test_a_method_that_forgets_its_answer_is_a_fault_of_the_server(
     (reply,) = [r async for r in Forgetful().dispatch(request_for(ROUTES["list_agents"]))]
     assert reply.error.code == 500
     assert "list_agents must return what agent_list holds" in caplog.text
+
+
+@pytest.mark.parametrize("entry", ["dispatch", "answer"])
+async def test_a_method_whose_work_was_cancelled_by_others_is_answered(entry: str) -> None:
+    class Waiter(Server):
+        async def send(self, request: wire.SendMsg) -> wire.SendResponse:
+            work = asyncio.ensure_future(asyncio.Event().wait())
+            asyncio.get_running_loop().call_soon(work.cancel)
+            await work
+            raise AssertionError("the work was cancelled")
+
+    (reply,) = [r async for r in getattr(Waiter(), entry)(request_for(ROUTES["send"]))]
+    error = reply.error if entry == "dispatch" else reply[1]
+    assert error == wire.ErrorMsg(code=500, message="send was cancelled")

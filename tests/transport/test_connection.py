@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from crabtalk.protocol import MAX_FRAME, wire
+from crabtalk.protocol import MAX_FRAME, NotFoundError, wire
 from crabtalk.transport import Limits
 from tests.scripted import RawPeer, ScriptedServer, listening, ping, stream
 
@@ -361,4 +363,162 @@ async def test_another_user_is_turned_away(path: Path) -> None:
         peer.send(ping())
         assert "serves user" in await peer.expect_error(401)
         await peer.expect_close()
+        await peer.close()
+
+
+# ── Found by attacking it ──────────────────────────────────────────────────────────────────────
+
+
+async def longest_pause(stop: asyncio.Event) -> float:
+    """The longest time the loop did not turn, until `stop`."""
+    loop = asyncio.get_running_loop()
+    longest = 0.0
+    while not stop.is_set():
+        before = loop.time()
+        await asyncio.sleep(0)
+        longest = max(longest, loop.time() - before)
+    return longest
+
+
+@pytest.mark.req("bounds.loop")
+@pytest.mark.parametrize("request_bytes", [b"\0\0\0\x03\xf2\x01\0", bytes(4)])
+async def test_a_flood_of_small_requests_does_not_hold_the_loop(
+    path: Path, request_bytes: bytes
+) -> None:
+    async with listening(ScriptedServer(), path):
+        peer = await RawPeer.unix(path)
+        stop = asyncio.Event()
+        pause = asyncio.create_task(longest_pause(stop))
+        peer.writer.write(request_bytes * 20_000)
+        for _ in range(20_000):
+            await peer.expect()
+        stop.set()
+        assert await pause < 0.1
+        await peer.close()
+
+
+@pytest.mark.req("bounds.pipelined")
+async def test_small_requests_are_taken_apart_only_up_to_the_bound(path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, path, limits=Limits(pipelined=8)) as listener:
+        peer = await RawPeer.unix(path)
+        peer.send(stream("forever"), *[ping()] * 5000)
+        await server.until_started("forever")
+        (connection,) = listener._connections
+        assert len(connection._pending) <= 8
+        peer.transport.abort()
+
+
+@pytest.mark.req("dispatch.reply_channel_closed")
+async def test_a_client_that_left_is_noticed_though_it_is_not_being_read(path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, path) as listener:
+        peer = await RawPeer.unix(path)
+        peer.send(stream("forever"), *[ping()] * 1000)
+        await server.until_started("forever")
+        await peer.close()
+        await server.until_ended("forever: cancelled")
+        while listener.statistics().connections:
+            await asyncio.sleep(0.01)
+        assert listener.statistics().inbound_bytes == 0
+
+
+@pytest.mark.req("dispatch.reply_channel_closed")
+async def test_a_stream_whose_client_left_before_its_turn_is_not_begun(path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, path) as listener:
+        peer = await RawPeer.unix(path)
+        peer.send(
+            wire.ClientMessage(send=wire.SendMsg(content="slow")),
+            wire.ClientMessage(subscribe_events=wire.SubscribeEvents()),
+            stream("forever"),
+            wire.ClientMessage(send=wire.SendMsg(content="last")),
+        )
+        await server.until_started("send slow")
+        await peer.close()
+        server.release.set()
+        await server.until_ended("send last: completed")
+        while listener.statistics().connections:
+            await asyncio.sleep(0)
+        assert server.started == ["send slow", "send last"]
+
+
+async def test_a_detached_stream_whose_client_left_before_its_turn_is_begun(path: Path) -> None:
+    server = ScriptedServer()
+    async with listening(server, path):
+        peer = await RawPeer.unix(path)
+        detached = stream("forever")
+        detached.stream.detach = True
+        peer.send(wire.ClientMessage(send=wire.SendMsg(content="slow")), detached)
+        await server.until_started("send slow")
+        await peer.close()
+        server.release.set()
+        await server.until_started("forever")
+
+
+async def test_a_slow_reader_that_goes_on_reading_is_left_to_it(path: Path) -> None:
+    size = 3_000_000
+    async with listening(ScriptedServer(), path, limits=Limits(stall_timeout=0.1)):
+        peer = await RawPeer.unix(path)
+        peer.transport.pause_reading()
+        peer.send(wire.ClientMessage(extension=str(size).encode()), ping())
+        got = 0
+        while got < size:
+            peer.transport.resume_reading()
+            got += len(await peer.reader.read(65536))
+            peer.transport.pause_reading()
+            await asyncio.sleep(0.005)
+        peer.transport.resume_reading()
+        assert (await peer.reader.read(65536)).endswith(bytes.fromhex("000000021200"))
+        await peer.close()
+
+
+@pytest.mark.req("wire.frame.max")
+async def test_a_half_closed_peer_is_told_of_its_oversized_frame_too(path: Path) -> None:
+    async with listening(ScriptedServer(), path):
+        peer = await RawPeer.unix(path)
+        peer.send(ping())
+        peer.writer.write(b"\xff\xff\xff\xff")
+        peer.writer.write_eof()
+        assert (await peer.expect()).HasField("pong")
+        await peer.expect_error(413)
+        await peer.expect_close()
+        await peer.close()
+
+
+@pytest.mark.req("bounds.inbound_bytes")
+async def test_a_frame_that_is_begun_and_not_finished_is_given_up(path: Path) -> None:
+    async with listening(ScriptedServer(), path, limits=Limits(stall_timeout=0.05)) as listener:
+        peer = await RawPeer.unix(path)
+        peer.writer.write((1000).to_bytes(4, "big") + b"x" * 10)
+        assert "not finished" in await peer.expect_error(400)
+        await peer.expect_close()
+        await peer.close()
+        while listener.statistics().connections:
+            await asyncio.sleep(0)
+        assert listener.statistics().inbound_bytes == 0
+
+
+async def test_an_error_after_a_stream_that_outlived_its_cancellation_is_answered(
+    path: Path,
+) -> None:
+    class Stubborn(ScriptedServer):
+        async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+            yield wire.StreamEvent(start=wire.StreamStart())
+            await self.note(self.started, "stubborn")
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+        async def list_agents(self, request: wire.ListAgentsMsg) -> wire.AgentList:
+            raise NotFoundError("none")
+
+    server = Stubborn()
+    async with listening(server, path):
+        peer = await RawPeer.unix(path)
+        peer.send(stream("x"), wire.ClientMessage(list_agents=wire.ListAgentsMsg()), ping())
+        await server.until_started("stubborn")
+        peer.writer.write_eof()
+        assert (await peer.expect()).stream.HasField("start")
+        await peer.expect_error(404)
+        assert (await peer.expect()).HasField("pong")
         await peer.close()

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -334,6 +334,55 @@ async def test_cancelling_the_close_skips_the_waiting_but_not_the_closing(tmp_pa
         await peer.close()
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+async def test_a_close_that_is_cancelled_at_any_moment_closes_all_the_same(
+    tmp_path: Path, turns: int
+) -> None:
+    server = ScriptedServer()
+    limits = Limits(drain_timeout=0.01)
+    async with listening(server, tmp_path / "s", limits=limits) as listener:
+        peer = await RawPeer.unix(tmp_path / "s")
+        peer.send(stream("forever"))
+        await server.until_started("forever")
+        late = await RawPeer.unix(tmp_path / "s")
+        closing = asyncio.create_task(listener.close())
+        for _ in range(turns):
+            await asyncio.sleep(0.005)
+        closing.cancel()
+        await asyncio.wait([closing])
+        await server.until_ended("forever: cancelled")
+        while listener.statistics().connections:
+            await asyncio.sleep(0)
+        await peer.close()
+        await late.close()
+
+
+async def test_a_stream_has_time_to_clean_up_when_its_tls_client_goes_away(
+    server_context: ssl.SSLContext, client_context: ssl.SSLContext
+) -> None:
+    class Tidy(ScriptedServer):
+        async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+            yield wire.StreamEvent(start=wire.StreamStart())
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.05)
+                await self.note(self.ended, "tidied up")
+
+    server = Tidy()
+    listener = Listener(server)
+    sock = listen_tcp(TcpAddress(port=0))
+    listener.open(sock, Door("tcp", token=TOKEN, tls=server_context))
+    port = sock.getsockname()[1]
+    peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port, ssl=client_context))
+    peer.send(hello(TOKEN), stream("x"))
+    await peer.expect()
+    await peer.expect()
+    await peer.close()
+    await server.until_ended("tidied up")
+    await listener.close()
+
+
 # ── Accepting ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -356,6 +405,26 @@ async def test_statistics_count_what_came_and_went(tmp_path: Path) -> None:
         assert statistics.refused == 1
         assert statistics.requests == 6
         assert statistics.inbound_bytes == 0
+
+
+@pytest.mark.req("bounds.connections")
+async def test_strangers_take_no_place_of_those_with_a_token(tmp_path: Path) -> None:
+    async with tcp(Limits(strangers=3, connections=2)) as (listener, port):
+        listener.open(listen_unix(tmp_path / "s"), Door("unix"))
+        strangers = [await RawPeer.tcp(port) for _ in range(3)]
+        while listener.statistics().connections < 3:
+            await asyncio.sleep(0)
+        one_more = await RawPeer.tcp(port)
+        await one_more.expect_error(503)
+        owner = await RawPeer.unix(tmp_path / "s")
+        owner.send(ping())
+        assert (await owner.expect()).HasField("pong")
+        strangers[0].send(hello(TOKEN))
+        assert (await strangers[0].expect()).HasField("welcome")
+        strangers[1].send(hello(TOKEN))
+        assert "2 connections" in await strangers[1].expect_error(503)
+        for peer in (*strangers, one_more, owner):
+            await peer.close()
 
 
 async def test_a_flood_of_refused_callers_is_cut_off_rather_than_kept(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import select
 from collections import deque
 from typing import cast
 
@@ -18,28 +19,57 @@ from crabtalk.transport import Link
 
 from .errors import UnexpectedReplyError
 
-# Frames read ahead of the consumer: enough to keep a fast stream flowing, and the point where
-# the daemon is made to wait for us.
+# Frames, and bytes, read ahead of the consumer: enough to keep a fast stream flowing, and the
+# point where the daemon is made to wait for us.
 READ_AHEAD = 4096
+READ_AHEAD_BYTES = 1024 * 1024
+# A connection that nobody used for this long is looked at before it is used again.
+IDLE = 0.05
 
 
 class Channel(Link):
     """One connection, one request on it at a time. `usable` says whether it can take another."""
 
-    __slots__ = ("_error", "_expiry", "_frames", "_reading", "_waiter", "_watch")
+    __slots__ = (
+        "_ahead",
+        "_error",
+        "_expiry",
+        "_frames",
+        "_reading",
+        "_waiter",
+        "_watch",
+        "idle_since",
+    )
 
     def __init__(self) -> None:
         super().__init__(FrameDecoder())
         self._frames: deque[bytes | bytearray] = deque()
+        self._ahead = 0  # bytes since there was nothing to read
         self._error: Exception | None = None
         self._reading = True
         self._waiter: asyncio.Future[None] | None = None
+        self.idle_since = 0.0
         self._expiry = math.inf  # when the answer waited for is overdue
         self._watch: asyncio.TimerHandle | None = None
 
     @property
     def usable(self) -> bool:
         return not self.lost and self._error is None and not self._frames
+
+    def rest(self) -> None:
+        """Nobody uses it from now on."""
+        self.idle_since = asyncio.get_running_loop().time()
+
+    def awake(self) -> bool:
+        """Usable, and not closed by the daemon while the loop looked elsewhere."""
+        if not self.usable or self.transport.is_closing():
+            return False
+        if asyncio.get_running_loop().time() - self.idle_since < IDLE:
+            return True
+        sock = self.transport.get_extra_info("socket")
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLIN)
+        return not poll.poll(0)  # nothing is due: what can be read is the end
 
     def send(self, request: wire.ClientMessage) -> None:
         """Writes a request. Raises FrameTooLargeError before anything is sent."""
@@ -81,12 +111,13 @@ class Channel(Link):
     # ── From the transport ──────────────────────────────────────────────────────────────────
 
     def data_received(self, data: bytes) -> None:
+        self._ahead = len(data) if not self._frames else self._ahead + len(data)
         try:
             self._frames.extend(self.decoder.feed(data))
         except FrameTooLargeError as error:
             self._fail(error)
             self.transport.abort()
-        if len(self._frames) > READ_AHEAD:
+        if self._frames and (len(self._frames) > READ_AHEAD or self._ahead > READ_AHEAD_BYTES):
             self._read(False)
         self._wake()
 
@@ -124,6 +155,9 @@ class Channel(Link):
             return
         loop = asyncio.get_running_loop()
         self._expiry = loop.time() + timeout
+        if self._watch is not None and self._watch.when() > self._expiry:
+            self._watch.cancel()
+            self._watch = None
         if self._watch is None:
             self._watch = loop.call_at(self._expiry, self._look)
 

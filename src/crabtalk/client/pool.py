@@ -8,7 +8,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 
-from crabtalk.protocol import PROTOCOL_VERSION, ConnectionClosedError, wire
+from crabtalk.protocol import PROTOCOL_VERSION, ConnectionClosedError, FrameError, wire
 from crabtalk.transport import Endpoint
 
 from .channel import Channel
@@ -86,19 +86,26 @@ class Pool:
             channel.close()
 
     async def take(self) -> Channel:
-        if self._closed:
-            raise ConnectionClosedError("this client is closed")
+        self._must_be_open()
         while self._idle:
             channel = self._idle.pop()
-            if channel.usable:
+            if channel.awake():
                 return channel
             self._drop(channel)
         channel = await self._connect()
         self._open.add(channel)
+        self._must_be_open(channel)
         return channel
+
+    def _must_be_open(self, channel: Channel | None = None) -> None:
+        if self._closed:
+            if channel is not None:
+                self._drop(channel)
+            raise ConnectionClosedError("this client is closed")
 
     def give_back(self, channel: Channel, *, reusable: bool) -> None:
         if reusable and channel.usable and not self._closed and len(self._idle) < MAX_IDLE:
+            channel.rest()
             self._idle.append(channel)
         else:
             self._drop(channel)
@@ -113,10 +120,7 @@ class Pool:
             channel = Channel()
             try:
                 async with asyncio.timeout(self._connect_timeout):
-                    await endpoint.connect(channel)
-                    if endpoint.tcp is not None:
-                        await self._greet(channel, endpoint)
-                    return channel
+                    return await self._reach(endpoint, channel)
             except (ConnectionRefusedError, FileNotFoundError):
                 continue
             except ssl.SSLCertVerificationError as error:
@@ -126,15 +130,27 @@ class Pool:
                 )
             except TimeoutError:
                 reasons.append(f"{endpoint} did not answer within {self._connect_timeout:g} s")
-            except (ConnectionClosedError, OSError) as error:
-                reasons.append(f"{endpoint}: {getattr(error, 'strerror', None) or error}")
-            if hasattr(channel, "transport"):
-                channel.close()
+            except (FrameError, UnexpectedReplyError) as error:
+                reasons.append(f"what answers at {endpoint} is no daemon: {error}")
+            except OSError as error:
+                reasons.append(f"{endpoint}: {error.strerror or error}")
         if reasons:
             raise CannotConnectError(f"cannot connect {self._where}: {'; '.join(reasons)}")
         raise DaemonNotRunningError(
             f"no daemon answers {self._where}; start one with `{self._start}`"
         )
+
+    async def _reach(self, endpoint: Endpoint, channel: Channel) -> Channel:
+        """Connects and greets. Whatever goes wrong, cancellation too, nothing stays open."""
+        try:
+            await endpoint.connect(channel)
+            if endpoint.tcp is not None:
+                await self._greet(channel, endpoint)
+            return channel
+        except BaseException:
+            if hasattr(channel, "transport"):
+                channel.close()
+            raise
 
     async def _greet(self, channel: Channel, endpoint: Endpoint) -> None:
         hello = wire.HelloMsg(
@@ -143,8 +159,6 @@ class Pool:
         channel.send(wire.ClientMessage(hello=hello))
         reply = await channel.receive()
         if reply.HasField("error"):
-            channel.close()
             raise ServerError(reply.error.code, reply.error.message)
         if not reply.HasField("welcome"):
-            channel.close()
             raise UnexpectedReplyError("hello was not answered with welcome")

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .client import Client, connect
+from .errors import ConnectionClosedError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,7 +41,8 @@ def iterate(
             while (item := self._run(step())) is not None:
                 yield item
         finally:
-            self._run(stream.aclose())
+            if not self._closed:  # closing the client has closed its streams
+                self._run(stream.aclose())
 
     blocking.__name__, blocking.__doc__ = method.__name__, method.__doc__
     return blocking
@@ -54,12 +56,15 @@ class SyncClient:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._runner = asyncio.Runner()
+        self._closed = False
+        # Named, so that a loop of the thread's own is left in place.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
 
     def __enter__(self) -> "SyncClient":
         try:
             self._run(self._client.__aenter__())
         except BaseException:
+            self._closed = True
             self._runner.close()
             raise
         return self
@@ -73,9 +78,13 @@ class SyncClient:
         try:
             self._run(self._client.__aexit__(kind, error, traceback))
         finally:
+            self._closed = True
             self._runner.close()
 
     def _run(self, awaitable: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            awaitable.close()
+            raise ConnectionClosedError("this client is closed")
         return self._runner.run(awaitable)
 
     request = call(Client.request)

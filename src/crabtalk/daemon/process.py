@@ -1,14 +1,17 @@
 """The daemon process: take the home, open the doors, serve until told to stop, leave no trace."""
 
 import asyncio
+import logging
 import os
 import resource
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 from crabtalk.protocol import Server
 from crabtalk.transport import (
@@ -26,6 +29,10 @@ from .home import Home
 
 # File descriptors kept for everything that is not a connection.
 SPARE_DESCRIPTORS = 128
+# After everything was drained or cancelled.
+LAST_GRACE = 5.0
+
+log = logging.getLogger(__name__)
 
 
 async def serve(home: Home, config: Config, server: Server, ready: Callable[[str], None]) -> None:
@@ -48,6 +55,9 @@ async def serve(home: Home, config: Config, server: Server, ready: Callable[[str
             await signals.get()
     finally:
         await close(listener, signals)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        leave_within(LAST_GRACE)
 
 
 async def close(listener: Listener, signals: asyncio.Queue[None]) -> None:
@@ -57,7 +67,19 @@ async def close(listener: Listener, signals: asyncio.Queue[None]) -> None:
     await asyncio.wait([closing, impatient], return_when=asyncio.FIRST_COMPLETED)
     impatient.cancel()
     closing.cancel()
-    await asyncio.wait([closing, impatient])
+    await asyncio.gather(closing, impatient, return_exceptions=True)
+
+
+def leave_within(seconds: float) -> None:
+    """The process ends by then, though a request resists or a thread is stuck."""
+
+    def leave() -> None:
+        log.warning("something would not stop; leaving it behind")
+        os._exit(1)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True  # done sooner, nobody waits for it
+    timer.start()
 
 
 def open_doors(listener: Listener, home: Home, config: Config, published: ExitStack) -> list[str]:
@@ -67,7 +89,7 @@ def open_doors(listener: Listener, home: Home, config: Config, published: ExitSt
     with told(f"listen on {home.run.socket}", "choose another home with --home"):
         sock = listen_unix(home.run.socket)
     listener.open(sock, Door("unix", uid=os.geteuid()))
-    published.callback(home.run.socket.unlink, missing_ok=True)
+    published.callback(remove_own, home.run.socket, home.run.socket.stat())
     where = [str(home.run.socket)]
     if config.tcp is not None:
         tls = load_tls(config)
@@ -81,9 +103,16 @@ def open_doors(listener: Listener, home: Home, config: Config, published: ExitSt
             # Clients that read this file come to 127.0.0.1 and speak without TLS.
             with told(f"write {home.run.port}", "move it away"):
                 home.run.publish_port(bound.port)
-            published.callback(home.run.port.unlink, missing_ok=True)
+            published.callback(remove_own, home.run.port, home.run.port.stat())
         where.append(f"{bound} with TLS" if tls else str(bound))
     return where
+
+
+def remove_own(path: Path, made: os.stat_result) -> None:
+    """Removes a file if it still is the one we made, and not that of a daemon after us."""
+    with suppress(OSError):
+        if os.path.samestat(path.lstat(), made):
+            path.unlink()
 
 
 class StartError(Exception):
@@ -95,8 +124,9 @@ def told(what: str, remedy: str) -> Iterator[None]:
     """What the system refuses, in a sentence."""
     try:
         yield
-    except OSError as error:
-        raise StartError(f"cannot {what}: {error.strerror or error}; {remedy}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StartError(f"cannot {what}: {reason}; {remedy}") from None
 
 
 def load_tls(config: Config) -> ssl.SSLContext | None:

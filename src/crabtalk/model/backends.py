@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .http import HttpClient, Timeouts
 from .provider import Dialect, HttpProvider, Provider, Retry
 from .settings import ProviderSettings, SettingsError, resolve
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def build(
@@ -14,7 +17,7 @@ def build(
     http: HttpClient,
     *,
     environ: Mapping[str, str] = os.environ,
-    models_directory: Path | None = None,
+    models_directory: "Path | None" = None,
 ) -> Provider:
     """The provider that `settings` describe. Raises SettingsError when they lack something."""
     settings = resolve(settings, environ)
@@ -69,7 +72,7 @@ def dialect(settings: ProviderSettings, environ: Mapping[str, str]) -> Dialect:
     raise SettingsError(f"no backend is called {settings.kind!r}")
 
 
-def local(settings: ProviderSettings, http: HttpClient, directory: Path | None) -> Provider:
+def local(settings: ProviderSettings, http: HttpClient, directory: "Path | None") -> Provider:
     from .local import LocalProvider
 
     if directory is None:

@@ -7,13 +7,16 @@ it is installed. Nothing is sent to a server that was merely found but a questio
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from .errors import ApiError
 from .http import Call, HttpClient, Timeouts
 from .settings import ProviderSettings, normalise
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PROBE_TIMEOUT = 0.3
 
@@ -66,7 +69,7 @@ async def discover(
     http: HttpClient,
     *,
     servers: Sequence[LocalServer] = SERVERS,
-    models_directory: Path | None = None,
+    models_directory: "Path | None" = None,
 ) -> list[Found]:
     """What could answer, best first. Empty: see WAYS_ON."""
     found = from_environment(environ)

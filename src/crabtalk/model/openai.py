@@ -45,8 +45,10 @@ class OpenAiDialect:
         self.base = base
         self._api_key = api_key
         self._official = base == DEFAULT_BASE
-        # Not every server that speaks this dialect knows it; those that object get none.
+        # Servers that speak this dialect differ in what they know. Those that object to a word
+        # are not told it again.
         self._ask_usage = True
+        self._max_tokens = "max_completion_tokens" if self._official else "max_tokens"
         self._limits: dict[str, int] = {}
 
     # ── Sending ─────────────────────────────────────────────────────────────────────────────
@@ -77,8 +79,7 @@ class OpenAiDialect:
         if request.thinking:
             body["reasoning_effort"] = "high"
         if request.max_tokens is not None:
-            name = "max_completion_tokens" if self._official else "max_tokens"
-            body[name] = request.max_tokens
+            body[self._max_tokens] = request.max_tokens
         if request.temperature is not None:
             body["temperature"] = request.temperature
         if self._official:
@@ -115,8 +116,11 @@ class OpenAiDialect:
         return self._limits.get(model) or known_limit(model)
 
     def relax(self, error: ApiError) -> bool:
-        if self._ask_usage and error.status in (400, 422) and "stream_options" in error.message:
+        if self._ask_usage and "stream_options" in error.message:
             self._ask_usage = False
+            return True
+        if self._max_tokens == "max_tokens" and "max_completion_tokens" in error.message:
+            self._max_tokens = "max_completion_tokens"
             return True
         return False
 

@@ -121,29 +121,34 @@ class HttpProvider:
         attempt = 0
         while True:
             assembler = Assembler()
+            call = self.dialect.chat(request)
             try:
-                async with aclosing(self._attempt(request)) as chunks:
+                async with aclosing(self._attempt(request, call)) as chunks:
                     async for chunk in chunks:
                         assembler.add(chunk)
                 return assembler.response(request.model)
             except ApiError as error:
-                attempt = await self._again(error, attempt)
+                if not self._relaxed(error, request, call):
+                    attempt = await self._again(error, attempt)
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
         """Tried again only while nobody has seen a chunk of it."""
         attempt = 0
         while True:
             seen = False
+            call = self.dialect.chat(request)
             try:
-                async with aclosing(self._attempt(request)) as chunks:
+                async with aclosing(self._attempt(request, call)) as chunks:
                     async for chunk in chunks:
                         seen = True
                         yield chunk
                 return
             except ApiError as error:
                 if seen:
+                    error.provider = error.provider or self.name
                     raise
-                attempt = await self._again(error, attempt)
+                if not self._relaxed(error, request, call):
+                    attempt = await self._again(error, attempt)
 
     async def models(self) -> list[ModelInfo]:
         attempt = 0
@@ -164,8 +169,8 @@ class HttpProvider:
     async def close(self) -> None:
         """Nothing of its own: the connections are the shared client's."""
 
-    async def _attempt(self, request: Request) -> AsyncGenerator[Chunk, None]:
-        async with self._http.open(self.dialect.chat(request), self._timeouts) as reply:
+    async def _attempt(self, request: Request, call: Call) -> AsyncGenerator[Chunk, None]:
+        async with self._http.open(call, self._timeouts) as reply:
             if reply.status != 200:
                 raise self.dialect.error(reply.status, reply.headers, await reply.read())
             self._must_stream(reply)
@@ -189,11 +194,18 @@ class HttpProvider:
                 status=reply.status,
             )
 
+    def _relaxed(self, error: ApiError, request: Request, sent: Call) -> bool:
+        """Whether the same request would be put differently now, because of this objection.
+
+        Another request may have met it first and taught the dialect already.
+        """
+        if error.is_transient:
+            return False
+        return self.dialect.relax(error) or self.dialect.chat(request).body != sent.body
+
     async def _again(self, error: ApiError, attempt: int) -> int:
         """Waits before the next attempt, or raises `error` when there is none."""
         error.provider = error.provider or self.name
-        if self.dialect.relax(error):
-            return attempt
         if not error.is_transient or attempt >= self._retry.max_retries:
             raise error
         delay = self._retry.delay(attempt, error)

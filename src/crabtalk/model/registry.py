@@ -4,12 +4,12 @@ Looking up takes no lock and copies nothing: a call in flight keeps the provider
 whatever is added, removed or switched meanwhile.
 """
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .backends import build
 from .discovery import LOCAL, SERVERS, LocalServer, discover, preferred
@@ -18,6 +18,9 @@ from .http import HttpClient
 from .messages import Chunk, ModelInfo, Request, Response
 from .provider import Provider
 from .settings import ProviderSettings, SettingsError, read_settings, unusable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Failures after which another provider may do better. A malformed request would fail there too.
 FALLS_BACK = TRANSIENT | {ErrorKind.QUOTA}
@@ -60,7 +63,7 @@ class Registry:
         http: HttpClient | None = None,
         *,
         environ: Mapping[str, str] = os.environ,
-        models_directory: Path | None = None,
+        models_directory: "Path | None" = None,
     ) -> None:
         self._http = http or HttpClient()
         self._environ = environ
@@ -262,7 +265,7 @@ async def open_registry(
     document: Mapping[str, Any],
     *,
     environ: Mapping[str, str] = os.environ,
-    models_directory: Path | None = None,
+    models_directory: "Path | None" = None,
     servers: Sequence[LocalServer] = SERVERS,
 ) -> Registry:
     """The registry a config.toml describes; where it describes none, what can be found.
@@ -281,7 +284,11 @@ async def open_registry(
         )
         configured = [candidate.settings for candidate in found]
     for settings in configured:
-        registry.add(settings)
+        if settings.kind == "bedrock":
+            # Amazon's credentials may come from files, or from a service on the network.
+            await asyncio.to_thread(registry.add, settings)
+        else:
+            registry.add(settings)
     if model := section(document, "daemon").get("model"):
         registry.prefer(str(model))
     return registry

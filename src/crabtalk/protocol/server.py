@@ -11,7 +11,13 @@ from contextlib import aclosing
 from typing import Any, NoReturn
 
 from . import crabtalk_pb2 as wire
-from .errors import BadRequestError, GoneError, UnsupportedError, error_message
+from .errors import (
+    BadRequestError,
+    GoneError,
+    InternalError,
+    UnsupportedError,
+    error_message,
+)
 from .routes import ROUTES, Route, Shape
 
 log = logging.getLogger(__name__)
@@ -66,6 +72,12 @@ class Server:
                     except GeneratorExit as closed:
                         leaving = closed
                         raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # whoever waits for the answer is being cancelled
+            # Something the method waited for was: that is its failure, and gets an answer.
+            yield "error", error_message(InternalError(f"{name} was cancelled"))
         except Exception as error:  # whatever failed, the client is told
             task = asyncio.current_task()
             if leaving is None and task is not None and task.cancelling():

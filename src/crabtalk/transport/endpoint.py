@@ -15,6 +15,9 @@ from .unix import unix_address
 
 L = TypeVar("L", bound=Link)
 
+# A hello must have room for it.
+MAX_TOKEN = 1024
+
 
 def default_home() -> Path:
     """`$CRABTALK_HOME`, else `~/.crabtalk`. Always absolute, so a later chdir does not move it."""
@@ -98,11 +101,16 @@ class RunFiles:
         replace_file(self.port, str(port).encode())
 
     def make_token(self) -> str:
-        """The token of this home, created on first use. It stays, so that clients can keep it."""
+        """The token of this home, created on first use. It stays, so that clients can keep it.
+
+        Raises OSError, or ValueError for one that no client could show.
+        """
         try:
-            token = self.token.read_text().strip()
+            token = self.token.read_text("utf-8").strip()
         except FileNotFoundError:
             token = ""
+        if len(token.encode()) > MAX_TOKEN:
+            raise ValueError(f"it is longer than {MAX_TOKEN} bytes")
         if token:
             self.token.chmod(0o600)
             return token
@@ -133,8 +141,6 @@ class RunFiles:
             if pid <= 0:
                 return None  # kill() would take these for groups of processes
             os.kill(pid, 0)
-        except PermissionError:
-            return pid  # it lives, as another user
         except (OSError, ValueError, OverflowError):
-            return None
+            return None  # gone; or another user's, who has no business in this home
         return pid

@@ -9,6 +9,8 @@ class Limits:
 
     # Connections at once; the next one is told 503.
     connections: int = 4096
+    # TCP callers at once that have not shown their token. They take no place of the others.
+    strangers: int = 64
     # Requests one connection may send ahead of their answers before it is no longer read.
     pipelined: int = 64
     # Bytes all connections together may have sent of requests that nobody has parsed yet.

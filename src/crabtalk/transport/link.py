@@ -63,31 +63,36 @@ class Link(asyncio.Protocol):
         if self._unsent:
             self.write(frame)
             self.flush()
-        elif not self.lost:
+        elif not self.lost and not self.transport.is_closing():
             self.transport.write(frame)
         return self._resumed is not None
 
     def flush(self) -> None:
         """Hands what was written to the transport now."""
         self._flushing = False
-        if self._unsent and not self.lost:
+        if self._unsent:
             unsent, self._unsent = self._unsent, []
             self._unsent_size = 0
-            self.transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+            if not self.lost and not self.transport.is_closing():
+                self.transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
 
     async def breathe(self, deadline: float | None) -> None:
         """Flushes, lets other tasks run, and waits until the peer has read enough.
 
-        Past `deadline` seconds the connection is aborted and ConnectionClosedError raised; so it
-        is when the connection is lost meanwhile. Cancelled, it leaves the frames queued.
+        A peer that reads nothing for `deadline` seconds loses the connection, and
+        ConnectionClosedError is raised, as it is when the connection is lost meanwhile. However
+        slowly it reads, it may take its time. Cancelled, it leaves the frames queued.
         """
         self.flush()
         await asyncio.sleep(0)
-        if self._resumed is not None:
+        while self._resumed is not None:
+            unread = self.transport.get_write_buffer_size()
             try:
                 async with asyncio.timeout(deadline):
-                    await self._resumed
+                    await asyncio.shield(self._resumed)
             except TimeoutError:
+                if self.transport.get_write_buffer_size() < unread:
+                    continue
                 self.transport.abort()
                 raise ConnectionClosedError(f"the peer read nothing for {deadline:g} s") from None
         if self.lost:

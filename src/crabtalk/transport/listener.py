@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from crabtalk.protocol import RequestError, Server, UnauthorizedError, UnavailableError
 
-from .connection import Connection, shutting_down
+from .connection import LINGER, Connection, shutting_down
 from .limits import Limits
 from .unix import peer_uid
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # Accepting failed, most likely for want of file descriptors: others must close first.
 ACCEPT_PAUSE = 0.1
-ACCEPT_AT_ONCE = 64
+ACCEPT_AT_ONCE = 16
 # Refused peers are kept a moment to read why. Past this many at once they are cut off instead.
 MAX_LINGERING = 64
 # How long closing waits for answers already given to be read.
@@ -59,6 +59,7 @@ class Listener:
         self.refused = 0
         self._accepted = 0
         self._connections: set[Connection] = set()
+        self._strangers: set[Connection] = set()  # have not shown their token yet
         self._lingering: set[Connection] = set()  # refused at the door, reading why
         self._empty = asyncio.Event()
         self._doors: list[socket.socket] = []
@@ -72,7 +73,7 @@ class Listener:
 
     def statistics(self) -> Statistics:
         return Statistics(
-            connections=len(self._connections),
+            connections=len(self._connections) + len(self._strangers),
             accepted=self._accepted,
             refused=self.refused,
             requests=self.requests,
@@ -82,21 +83,29 @@ class Listener:
     async def close(self) -> None:
         """Stops accepting, lets requests finish within the drain time, cancels the rest.
 
-        Streams without an end are cut at once. When it returns, every socket is closed and no
-        request runs. Cancelled, it skips the waiting but not the closing.
+        Streams without an end are cut at once. When it returns every socket is closed, and no
+        request runs but one that resists its cancellation. Cancelled, it skips the waiting and
+        still closes.
         """
         self.draining = True
         while self._doors:
             sock = self._doors.pop()
             asyncio.get_running_loop().remove_reader(sock)
             sock.close()
-        if self._arrivals:
-            for task in self._arrivals:
-                task.cancel()
-            await asyncio.wait(self._arrivals)
-        for connection in list(self._connections):
-            connection.drain()
+        for task in self._arrivals:
+            task.cancel()
         try:
+            await self._drained()
+        finally:
+            for connection in self._all():
+                connection.abort()
+
+    async def _drained(self) -> None:
+        try:
+            if self._arrivals:
+                await asyncio.wait(self._arrivals)
+            for connection in self._all():
+                connection.drain()
             async with asyncio.timeout(self.limits.drain_timeout):
                 while tasks := [c.task for c in self._connections if c.task is not None]:
                     await asyncio.wait(tasks)
@@ -104,26 +113,29 @@ class Listener:
             log.warning("%d requests did not finish in time and are cancelled", len(tasks))
         finally:
             await asyncio.gather(*(c.stop() for c in self._all()))
-            await self._flushed()
-
-    async def _flushed(self) -> None:
-        """Waits a moment for last answers to leave, then cuts off those who do not read them."""
+        # Last answers are on their way; those who do not read them are not waited for.
         self._empty.clear()
         if self._all():
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH):
                     await self._empty.wait()
-        for connection in self._all():
-            connection.abort()
+
+    def welcome(self, connection: Connection) -> RequestError | None:
+        """A stranger has shown its token: it takes a place, if there is one."""
+        if (refusal := self._no_room(self._connections, self.limits.connections)) is not None:
+            return refusal
+        self._strangers.discard(connection)
+        self._connections.add(connection)
+        return None
 
     def forget(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        self._lingering.discard(connection)
+        for books in (self._connections, self._strangers, self._lingering):
+            books.discard(connection)
         if not self._all():
             self._empty.set()
 
     def _all(self) -> list[Connection]:
-        return [*self._connections, *self._lingering]
+        return [*self._connections, *self._strangers, *self._lingering]
 
     # ── Accepting ───────────────────────────────────────────────────────────────────────────
 
@@ -159,15 +171,20 @@ class Listener:
             return
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A peer whose machine vanished says nothing more; the kernel finds out.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection = Connection(self, door, refusal)
-        books = self._connections if refusal is None else self._lingering
-        books.add(connection)
+        if refusal is not None:
+            self._lingering.add(connection)
+        else:
+            (self._connections if door.token is None else self._strangers).add(connection)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 sock,
                 ssl=door.tls,
                 ssl_handshake_timeout=self.limits.hello_timeout if door.tls else None,
+                ssl_shutdown_timeout=LINGER if door.tls else None,
             )
         except (OSError, TimeoutError) as error:
             log.info("%s: a connection failed before it began: %s", door.name, error)
@@ -187,8 +204,11 @@ class Listener:
             )
         if self.draining:
             return shutting_down()
-        if len(self._connections) >= self.limits.connections:
-            return UnavailableError(
-                f"all {self.limits.connections} connections are taken; close one or try again later"
-            )
-        return None
+        if door.token is not None:
+            return self._no_room(self._strangers, self.limits.strangers)
+        return self._no_room(self._connections, self.limits.connections)
+
+    def _no_room(self, taken: set[Connection], limit: int) -> RequestError | None:
+        if len(taken) < limit:
+            return None
+        return UnavailableError(f"all {limit} connections are taken; close one or try again later")
