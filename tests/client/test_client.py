@@ -631,8 +631,9 @@ async def test_cancelling_the_greeting_leaves_no_connection_open() -> None:
     async def listen_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         arrived.set()
         await reader.read()
-        gone.set()
         writer.close()
+        await writer.wait_closed()
+        gone.set()
 
     async with await asyncio.start_server(listen_only, "127.0.0.1", 0) as server:
         client = connect(f"tcp:127.0.0.1:{server.sockets[0].getsockname()[1]}")
@@ -677,13 +678,20 @@ async def test_large_events_are_not_read_far_ahead(run: RunFiles) -> None:
         assert [type(event) async for event in events].count(wire.StreamChunk) == 49
 
 
-async def test_something_that_is_no_daemon_is_said_to_be_none(run: RunFiles) -> None:
+async def test_something_that_is_no_daemon_is_said_to_be_none() -> None:
+    gone = asyncio.Event()
+
     async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        gone.set()
 
     async with await asyncio.start_server(http, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(CannotConnectError, match="is no daemon"):
             async with connect(f"tcp:127.0.0.1:{port}"):
                 pass
+        await gone.wait()
