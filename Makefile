@@ -36,6 +36,7 @@ $(COMPILED): $(INSTALLED) $(SOURCES)
 setup: $(COMPILED) ## create .venv with everything in it
 
 run: $(COMPILED) ## start the daemon in the foreground
+	@$(BIN)/crabtalkd model install --if-needed
 	@exec $(BIN)/crabtalkd run
 
 test: lint ## every check: format, lint, types, import contracts, the whole test suite

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pty
 import stat
 import subprocess
 import sys
@@ -177,3 +178,100 @@ def test_an_empty_file_gets_what_it_needs() -> None:
     assert tomllib.loads(with_provider("", settings, "")) == {
         "providers": [{"name": "g", "kind": "google", "models": ["a"]}]
     }
+
+
+class Terminal:
+    """A command on a terminal of its own, answered line by line."""
+
+    def __init__(self, *words: str, **environ: str) -> None:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(KEYS)}
+        self._ours, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            [CRABTALKD, *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=clean | environ,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.seen = ""
+
+    def until(self, text: str) -> None:
+        while text not in self.seen:
+            self.seen += os.read(self._ours, 1024).decode()
+
+    def type(self, line: str) -> None:
+        os.write(self._ours, f"{line}\n".encode())
+
+    def close(self) -> int:
+        try:
+            while piece := os.read(self._ours, 1024):
+                self.seen += piece.decode()
+        except OSError:  # how Linux says that the other side is gone
+            pass
+        os.close(self._ours)
+        return self._process.wait()
+
+
+@pytest.mark.req("setup.writes_config")
+async def test_a_person_on_a_terminal_is_walked_through_it(home: Path) -> None:
+    async with vendor(lambda _: LISTING) as fake:
+        environ = {"OPENAI_API_KEY": "sk-env", "OPENAI_BASE_URL": f"{fake.url}/v1"}
+
+        def walk() -> tuple[int, str]:
+            terminal = Terminal("setup", "--home", str(home), **environ)
+            terminal.until("Number [1]: ")
+            terminal.type("1")
+            terminal.until("Model [m0]: ")
+            terminal.type("m7")
+            return terminal.close(), terminal.seen
+
+        status, seen = await asyncio.to_thread(walk)
+    assert status == 0, seen
+    assert "1. openai: OPENAI_API_KEY is set" in seen
+    assert "the tiny offline model" in seen
+    written = tomllib.loads((home / "config.toml").read_text())
+    assert written["daemon"]["model"] == "m7"
+    assert written["providers"] == [
+        {
+            "name": "openai",
+            "kind": "openai",
+            "base_url": f"{fake.url}/v1",
+            "api_key": "${OPENAI_API_KEY}",
+        }
+    ]
+    assert "sk-env" not in (home / "config.toml").read_text()
+
+
+async def test_a_key_typed_in_is_not_shown(home: Path) -> None:
+    async with vendor(lambda _: LISTING) as fake:
+
+        def walk() -> tuple[int, str]:
+            terminal = Terminal("setup", "--home", str(home), OLLAMA_HOST="127.0.0.1:9")
+            terminal.until("Number [1]: ")
+            number = next(
+                line.split(".")[0] for line in terminal.seen.splitlines() if "OpenAI, or" in line
+            )
+            terminal.type(number.strip())
+            terminal.until("Base URL")
+            terminal.type(fake.url)
+            terminal.until("API key")
+            terminal.type("sk-typed")
+            terminal.until("Model [m0]: ")
+            terminal.type("")
+            return terminal.close(), terminal.seen
+
+        status, seen = await asyncio.to_thread(walk)
+    assert status == 0, seen
+    assert "sk-typed" not in seen
+    assert fake.asked[0].headers["authorization"] == "Bearer sk-typed"
+    assert stat.S_IMODE((home / "config.toml").stat().st_mode) == 0o600
+
+
+async def test_the_local_model_is_not_fetched_when_something_else_answers(home: Path) -> None:
+    status, out, err = await crabtalkd(
+        "model", "install", "--if-needed", "--home", str(home), OPENAI_API_KEY="k"
+    )
+    assert (status, out, err) == (0, "", "")
+    assert not (home / "models").exists()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from itertools import pairwise
@@ -28,6 +29,7 @@ from crabtalk.model import (
     ToolCall,
     ToolCallDelta,
     Usage,
+    preferred,
 )
 from crabtalk.model.openai import OpenAiDialect
 from tests.model.fake import Answer, Asked, FakeVendor, in_pieces, vendor
@@ -156,7 +158,8 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
         stream = await sdk.chat.completions.create(
             model="gpt-x", messages=[{"role": "user", "content": "hi"}], stream=True
         )
-        text, calls, usage = "", {}, None
+        text, usage = "", None
+        calls: dict[int, list[str]] = {}
         async for chunk in stream:
             usage = chunk.usage or usage
             for choice in chunk.choices:
@@ -616,3 +619,15 @@ async def test_connections_are_kept_and_used_again() -> None:
 def test_one_delta_type_per_piece() -> None:
     body = sse(delta(tool_calls=[{"index": 3, "id": "x", "function": {"name": "n"}}]))
     assert decoded([body])[0].tool_calls == (ToolCallDelta(index=3, id="x", name="n"),)
+
+
+@pytest.mark.skipif("OPENAI_API_KEY" not in os.environ, reason="no OPENAI_API_KEY: not run live")
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+async def test_live_openai_answers() -> None:
+    http = HttpClient()
+    dialect = OpenAiDialect("openai", api_key=os.environ["OPENAI_API_KEY"])
+    model = HttpProvider(dialect, http)
+    names = [info.name for info in await model.models()]
+    request = Request(model=preferred("openai", names), messages=HI.messages)
+    assert (await model.complete(request)).message.text
+    await http.close()

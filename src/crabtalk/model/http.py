@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import re
 import ssl
+import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -47,12 +49,11 @@ class HttpClient:
     """
 
     def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}  # by whether they go direct
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        while self._sessions:
+            await self._sessions.popitem()[1].close()
 
     @asynccontextmanager
     async def open(self, call: Call, timeouts: Timeouts) -> AsyncIterator["Reply"]:
@@ -67,7 +68,7 @@ class HttpClient:
         deadline = asyncio.get_running_loop().time() + timeouts.first
         try:
             async with asyncio.timeout_at(deadline):
-                response = await self.session().request(
+                response = await self.session(call.url).request(
                     call.method,
                     call.url,
                     data=call.body,
@@ -75,7 +76,7 @@ class HttpClient:
                     timeout=limits,
                     allow_redirects=False,
                 )
-        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # TimeoutError is an OSError
             raise translate(error, call.url, timeouts) from None
         reply = Reply(response, call.url, timeouts, deadline)
         try:
@@ -88,21 +89,26 @@ class HttpClient:
         async with self.open(call, timeouts) as reply:
             return reply.status, reply.headers, await reply.read(MAX_BODY)
 
-    def session(self) -> "aiohttp.ClientSession":
-        if self._session is None:
+    def session(self, url: str) -> "aiohttp.ClientSession":
+        """The session for a URL. What is on this machine is never reached through a proxy."""
+        direct = is_loopback(url)
+        if direct not in self._sessions:
             import aiohttp
 
-            connector = aiohttp.TCPConnector(
-                limit=MAX_CONNECTIONS, keepalive_timeout=60, ssl=certificates()
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                trust_env=True,
-                auto_decompress=True,
+            self._sessions[direct] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=MAX_CONNECTIONS, keepalive_timeout=60, ssl=certificates()
+                ),
+                trust_env=not direct,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=256 * 1024,
             )
-        return self._session
+        return self._sessions[direct]
+
+
+def is_loopback(url: str) -> bool:
+    host = urllib.parse.urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d+){3}", host) is not None
 
 
 class Reply:
@@ -212,10 +218,10 @@ def translate(error: Exception, url: str, timeouts: Timeouts) -> ApiError:
     import aiohttp
 
     where = url.split("?")[0]
-    if isinstance(error, aiohttp.InvalidURL):
-        return ApiError(ErrorKind.CONFIG, f"{url!r} is not a URL; check base_url")
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
         return ApiError(ErrorKind.TLS, f"no secure connection to {where}: {reason(error)}")
+    if isinstance(error, ValueError):  # InvalidURL is one
+        return ApiError(ErrorKind.CONFIG, f"{url!r} is not a URL; check base_url")
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return ApiError(
             ErrorKind.TIMEOUT, f"{where} could not be reached within {timeouts.connect:g} s"

@@ -12,10 +12,10 @@ import platform
 import secrets
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -25,9 +25,6 @@ from .install import COMMAND, RUNTIME, WEIGHTS, installed
 from .messages import Chunk, Message, ModelInfo, Request, Response
 from .openai import OpenAiDialect
 from .provider import HttpProvider, Retry
-
-if TYPE_CHECKING:
-    import aiohttp
 
 MODEL = "smollm2-135m"
 DESCRIPTION = "SmolLM2-135M, a tiny offline demo model: it chats, makes mistakes, and uses no tools"
@@ -68,7 +65,7 @@ class LocalProvider:
         self._name = name
         self._cpuinfo = cpuinfo
         self._load_timeout = load_timeout
-        self._http = LoopbackClient()
+        self._http = HttpClient()
         self._starting = asyncio.Lock()
         self._child: Child | None = None
         self._closed = False
@@ -195,11 +192,9 @@ class LocalDialect(OpenAiDialect):
         body.setdefault("temperature", 0.2)
         return body
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-        error = super().error(status, headers, body)
-        if b"exceed_context_size" in body:
-            error.kind = ErrorKind.CONTEXT
-        return error
+    def headers(self) -> dict[str, str]:
+        # One connection a request: they cost nothing here, and the child drops idle ones unasked.
+        return {**super().headers(), "Connection": "close"}
 
 
 def plain(request: Request) -> Request:
@@ -228,24 +223,6 @@ def shortened(text: str, room: int) -> str:
         return text
     start, space, _ = text[: max(room, 0)].rpartition(" ")
     return start if space else text[: max(room, 0)]
-
-
-class LoopbackClient(HttpClient):
-    """Never through a proxy, which would see the conversation and the key.
-
-    One connection a request: they cost nothing here, and none can be stale.
-    """
-
-    def session(self) -> "aiohttp.ClientSession":
-        if self._session is None:
-            import aiohttp
-
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(force_close=True),
-                trust_env=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._session
 
 
 # ── The child ──────────────────────────────────────────────────────────────────────────────────

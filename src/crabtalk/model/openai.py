@@ -312,7 +312,9 @@ def error_words(body: bytes) -> tuple[str, str]:
     if not isinstance(error, dict):
         return "", ""
     message = error.get("message") or error.get("detail") or ""
-    code = error.get("code") or error.get("type") or ""
+    code = error.get("code") or ""
+    if not isinstance(code, str) or not code:  # llama-server's is the status again
+        code = error.get("type") or code
     return str(message), str(code)
 
 
