@@ -74,6 +74,7 @@ async def test_json_is_one_document(home: Path) -> None:
                 "usable": True,
                 "problem": "",
                 "models": ["m3"],
+                "note": "",
             }
         ],
     }
@@ -275,3 +276,11 @@ async def test_the_local_model_is_not_fetched_when_something_else_answers(home: 
     )
     assert (status, out, err) == (0, "", "")
     assert not (home / "models").exists()
+
+
+@pytest.mark.req("model.local.no_tools")
+async def test_the_local_model_is_labelled_for_what_it_is(home: Path) -> None:
+    configure(home, '[[providers]]\nname = "local"\nkind = "local"\n')
+    _, out, _ = await crabtalkd("models", "--home", str(home))
+    assert "tiny offline demo model" in out
+    assert "crabtalkd model install" in out

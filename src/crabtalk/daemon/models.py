@@ -21,6 +21,7 @@ class Row:
     source: str
     models: list[str]
     problem: str
+    note: str = ""
 
 
 async def survey(document: dict[str, Any], models_directory: Path) -> tuple[list[Row], str]:
@@ -47,7 +48,10 @@ async def look_at(registry: Registry, entry: Entry) -> Row:
     except TimeoutError:
         problem = f"did not answer within {PATIENCE:g} s"
     settings = entry.settings
-    return Row(settings.name, settings.kind, settings.source, entry.names, problem)
+    note = ""
+    if settings.kind == "local":
+        from crabtalk.model.local import DESCRIPTION as note
+    return Row(settings.name, settings.kind, settings.source, entry.names, problem, note)
 
 
 def as_text(rows: list[Row], default: str) -> str:
@@ -55,8 +59,11 @@ def as_text(rows: list[Row], default: str) -> str:
         return WAYS_ON
     lines = []
     for row in rows:
-        state = f"not usable: {row.problem}" if row.problem else f"{len(row.models)} models"
+        count = f"{len(row.models)} model{'' if len(row.models) == 1 else 's'}"
+        state = f"not usable: {row.problem}" if row.problem else count
         lines.append(f"{row.name} ({row.kind}, {row.source}): {state}")
+        if row.note:
+            lines.append(f"    {row.note}")
         lines += [f"  {'*' if name == default else ' '} {name}" for name in row.models[:SHOWN]]
         if len(row.models) > SHOWN:
             lines.append(f"    and {len(row.models) - SHOWN} more; --json lists all")
@@ -75,6 +82,7 @@ def as_json(rows: list[Row], default: str) -> dict[str, Any]:
                 "usable": not row.problem,
                 "problem": row.problem,
                 "models": row.models,
+                "note": row.note,
             }
             for row in rows
         ],
