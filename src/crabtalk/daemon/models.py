@@ -48,10 +48,14 @@ async def look_at(registry: Registry, entry: Entry) -> Row:
     except TimeoutError:
         problem = f"did not answer within {PATIENCE:g} s"
     settings = entry.settings
-    note = ""
-    if settings.kind == "local":
-        from crabtalk.model.local import DESCRIPTION as note
+    note = what_it_is() if settings.kind == "local" else ""
     return Row(settings.name, settings.kind, settings.source, entry.names, problem, note)
+
+
+def what_it_is() -> str:
+    from crabtalk.model.local import DESCRIPTION
+
+    return DESCRIPTION
 
 
 def as_text(rows: list[Row], default: str) -> str:

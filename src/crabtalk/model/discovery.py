@@ -6,13 +6,13 @@ it is installed. Nothing is sent to a server that was merely found but a questio
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from .errors import ApiError
 from .http import Call, HttpClient, Timeouts
+from .messages import Value
 from .settings import ProviderSettings, normalise
 
 if TYPE_CHECKING:
@@ -27,16 +27,14 @@ WAYS_ON = """no model is set up. Three ways on:
 `crabtalkd setup` walks you through them"""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Value, frozen=True):
     """A provider nobody configured, and why it is offered."""
 
     settings: ProviderSettings
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class LocalServer:
+class LocalServer(Value, frozen=True):
     """A program people run models with, and where it listens unless told otherwise."""
 
     name: str
@@ -147,7 +145,7 @@ def moved(server: LocalServer, environ: Mapping[str, str]) -> LocalServer:
     if ":" not in rest.rsplit("]", 1)[-1]:
         rest = f"{rest}:11434"
     rest = rest.replace("0.0.0.0", "127.0.0.1", 1)  # noqa: S104 - where it listens, not we
-    return replace(server, base=f"{scheme}://{rest}")
+    return msgspec.structs.replace(server, base=f"{scheme}://{rest}")
 
 
 async def models_at(server: LocalServer, http: HttpClient) -> list[str]:

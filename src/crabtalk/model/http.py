@@ -4,13 +4,12 @@ import asyncio
 import os
 import re
 import ssl
-import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .errors import ApiError, ErrorKind
+from .messages import Value
 
 if TYPE_CHECKING:
     import aiohttp
@@ -20,20 +19,19 @@ MAX_ERROR_BODY = 64 * 1024
 # No answer of a model is longer; a stream that goes on past it has no end.
 MAX_BODY = 64 * 1024 * 1024
 MAX_CONNECTIONS = 100
+LOOPBACK = re.compile(r"https?://(localhost|127(\.\d+){3}|\[::1\])(:\d+)?([/?#]|$)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Value, frozen=True):
     """One HTTP request, ready to send."""
 
     url: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     body: bytes | None = None
     method: str = "POST"
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(Value, frozen=True):
     """Seconds. `first` runs from sending the request to the first token, `between` from then on."""
 
     connect: float = 10.0
@@ -107,8 +105,7 @@ class HttpClient:
 
 
 def is_loopback(url: str) -> bool:
-    host = urllib.parse.urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d+){3}", host) is not None
+    return LOOPBACK.match(url) is not None
 
 
 class Reply:

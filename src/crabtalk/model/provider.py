@@ -5,16 +5,14 @@ driver here owns time-outs, retries and connections, once for every vendor.
 """
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Protocol
 
 from .assembler import Assembler
 from .errors import ApiError, ErrorKind
 from .http import Call, HttpClient, Reply, Timeouts
-from .messages import Chunk, ModelInfo, Request, Response
+from .messages import Chunk, ModelInfo, Request, Response, Value
 
 # The vendor asks to wait longer than this: better to say so than to sit and wait.
 MAX_RETRY_AFTER = 30.0
@@ -82,17 +80,23 @@ class Dialect(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+def uniform(low: float, high: float) -> float:
+    import random  # late: few programs ever get here
+
+    return random.uniform(low, high)  # noqa: S311 - so that clients spread, not to keep a secret
+
+
+class Retry(Value, frozen=True):
     """How often, and how long in between: doubling, with jitter between half and full."""
 
     max_retries: int = 2
     backoff: float = FIRST_BACKOFF
-    between: Callable[[float, float], float] = random.uniform
+    # Draws the jitter; tests put their own here.
+    between: Callable[[float, float], float] | None = None
 
     def delay(self, attempt: int, error: ApiError) -> float:
         backoff = self.backoff * 2**attempt
-        jittered = self.between(backoff / 2, backoff)
+        jittered = (self.between or uniform)(backoff / 2, backoff)
         return max(jittered, error.retry_after or 0.0)
 
 
