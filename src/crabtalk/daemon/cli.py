@@ -106,7 +106,8 @@ def model_install(home: str | None, if_needed: bool) -> None:
     Example:
       crabtalkd model install
     """
-    from crabtalk.model.install import InstallError, install, installed
+    from crabtalk.model.download import InstallError
+    from crabtalk.model.install import install, installed
 
     root = home_at(home)
     if installed(root / MODELS):

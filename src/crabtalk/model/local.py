@@ -19,9 +19,10 @@ from typing import Any
 
 import msgspec
 
+from .download import COMMAND
 from .errors import ApiError, ErrorKind
 from .http import HttpClient, Timeouts
-from .install import COMMAND, RUNTIME, WEIGHTS, installed
+from .install import RUNTIME, WEIGHTS, installed
 from .messages import Chunk, Message, ModelInfo, Request, Response
 from .openai import OpenAiDialect
 from .provider import HttpProvider, Retry

