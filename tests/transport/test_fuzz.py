@@ -151,15 +151,29 @@ async def random_streams(target: Target, rng: random.Random, count: int) -> None
 @pytest.mark.req("bounds.fuzz")
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_hundred_thousand_malformed_inputs_disturb_nobody(tmp_path: Path) -> None:
-    rng = random.Random(20261115)
+    await under_fire(tmp_path, FRAMES, STREAMS, seed=20261115)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_million_and_a_half_malformed_inputs_disturb_nobody(
+    tmp_path: Path, seed: int
+) -> None:
+    await under_fire(tmp_path, FRAMES * 5, STREAMS * 5, seed)
+
+
+async def under_fire(tmp_path: Path, frames: int, streams: int, seed: int) -> None:
+    rng = random.Random(seed)
     async with target(tmp_path / "s") as fired_at, connect(f"unix:{tmp_path / 's'}") as bystander:
-        await malformed_frames(fired_at.path, rng, FRAMES // 5)
-        await random_streams(fired_at, rng, STREAMS // 5)
+        await malformed_frames(fired_at.path, rng, frames // 5)
+        await random_streams(fired_at, rng, streams // 5)
         await bystander.ping()
         rss, descriptors = fired_at.rss, fired_at.descriptors
         fire = asyncio.gather(
-            malformed_frames(fired_at.path, rng, FRAMES * 4 // 5),
-            random_streams(fired_at, rng, STREAMS * 4 // 5),
+            malformed_frames(fired_at.path, rng, frames * 4 // 5),
+            random_streams(fired_at, rng, streams * 4 // 5),
         )
         pings = 0
         while not fire.done():

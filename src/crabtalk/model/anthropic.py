@@ -25,7 +25,7 @@ from .messages import (
     ToolCallDelta,
     Usage,
 )
-from .openai import decode, error_words, http_phrase, read_retry_after
+from .reading import decode, error_words, http_phrase, read_retry_after
 from .sse import SseDecoder
 
 DEFAULT_BASE = "https://api.anthropic.com"

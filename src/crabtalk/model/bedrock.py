@@ -32,7 +32,7 @@ from .messages import (
     ToolCallDelta,
     Usage,
 )
-from .openai import decode, http_phrase, read_retry_after
+from .reading import decode, http_phrase, read_retry_after
 from .sigv4 import Credentials, sign
 
 KIND = "bedrock"  # our key in `opaque`

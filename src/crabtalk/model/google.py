@@ -27,7 +27,7 @@ from .messages import (
     ToolCallDelta,
     Usage,
 )
-from .openai import decode, http_phrase, read_retry_after
+from .reading import decode, http_phrase, read_retry_after
 from .sse import SseDecoder
 
 DEFAULT_BASE = "https://generativelanguage.googleapis.com/v1beta"
