@@ -1,6 +1,8 @@
 """HttpClient: proxies, certificates and bounds, over real connections."""
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from pathlib import Path
 
@@ -135,3 +137,22 @@ async def test_something_that_does_not_speak_http_is_said_not_to() -> None:
     async with server:
         with pytest.raises(ApiError, match="does not answer in HTTP"):
             await fetch(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+
+
+@pytest.mark.req("model.timeouts")
+async def test_a_connection_that_is_not_made_in_time_is_a_timeout() -> None:
+    """A listener whose queue is full: the kernel lets further callers wait."""
+    with contextlib.ExitStack() as sockets:
+        listening = sockets.enter_context(socket.socket())
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(4):
+            caller = sockets.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(listening.getsockname())
+        http = HttpClient()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        with pytest.raises(ApiError, match=r"could not be reached within 0\.2 s") as caught:
+            await http.fetch(Call(url, method="GET"), Timeouts(connect=0.2))
+        assert caught.value.kind is ErrorKind.TIMEOUT
+        await http.close()

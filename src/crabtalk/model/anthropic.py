@@ -25,7 +25,7 @@ from .messages import (
     ToolCallDelta,
     Usage,
 )
-from .reading import decode, error_words, http_phrase, read_retry_after
+from .reading import decode, error_words, http_phrase, read_retry_after, usage_by_parts
 from .sse import SseDecoder
 
 DEFAULT_BASE = "https://api.anthropic.com"
@@ -441,7 +441,7 @@ def encode_image(image: Image) -> dict[str, Any]:
 def encode_call(call: ToolCall) -> dict[str, Any]:
     try:
         arguments = msgspec.json.decode(call.arguments or "{}")
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
         arguments = {INVALID_ARGUMENTS: call.arguments}
@@ -545,17 +545,11 @@ def index_of(document: dict[str, Any]) -> int:
 
 
 def read_usage(usage: Mapping[str, int]) -> Usage:
-    """Anthropic counts what came from the cache, what went into it, and the rest, apart."""
-    hit = usage.get("cache_read_input_tokens")
-    miss = usage.get("input_tokens", 0) + usage.get("cache_creation_input_tokens", 0)
-    prompt = miss + (hit or 0)
-    completion = usage.get("output_tokens", 0)
-    return Usage(
-        prompt=prompt,
-        completion=completion,
-        total=prompt + completion,
-        cache_hit=hit,
-        cache_miss=None if hit is None else miss,
+    return usage_by_parts(
+        fresh=usage.get("input_tokens", 0),
+        cached=usage.get("cache_read_input_tokens"),
+        stored=usage.get("cache_creation_input_tokens", 0),
+        completion=usage.get("output_tokens", 0),
         reasoning=usage.get("thinking_tokens"),
     )
 

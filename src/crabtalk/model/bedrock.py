@@ -32,7 +32,7 @@ from .messages import (
     ToolCallDelta,
     Usage,
 )
-from .reading import decode, http_phrase, read_retry_after
+from .reading import decode, http_phrase, read_retry_after, usage_by_parts
 from .sigv4 import Credentials, sign
 
 KIND = "bedrock"  # our key in `opaque`
@@ -403,16 +403,11 @@ def read_finish(reason: str) -> Finish:
 
 
 def read_usage(usage: TokenUsage) -> Usage:
-    """Bedrock counts what came from the cache, what went into it, and the rest, apart."""
-    hit = usage.cache_read_input_tokens
-    miss = usage.input_tokens + (usage.cache_write_input_tokens or 0)
-    prompt = miss + (hit or 0)
-    return Usage(
-        prompt=prompt,
+    return usage_by_parts(
+        fresh=usage.input_tokens,
+        cached=usage.cache_read_input_tokens,
+        stored=usage.cache_write_input_tokens or 0,
         completion=usage.output_tokens,
-        total=prompt + usage.output_tokens,
-        cache_hit=hit,
-        cache_miss=None if hit is None else miss,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from .errors import ApiError, ErrorKind
+from .messages import Usage
 
 
 def decode(body: bytes) -> Any:
@@ -66,3 +67,19 @@ def error_words(body: bytes) -> tuple[str, str]:
     if not isinstance(code, str) or not code:  # llama-server's is the status again
         code = error.get("type") or code
     return str(message), str(code)
+
+
+def usage_by_parts(
+    *, fresh: int, cached: int | None, stored: int, completion: int, reasoning: int | None = None
+) -> Usage:
+    """For vendors that count what came from the cache, what went into it, and the rest, apart."""
+    miss = fresh + stored
+    prompt = miss + (cached or 0)
+    return Usage(
+        prompt=prompt,
+        completion=completion,
+        total=prompt + completion,
+        cache_hit=cached,
+        cache_miss=None if cached is None else miss,
+        reasoning=reasoning,
+    )
