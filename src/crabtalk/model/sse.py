@@ -26,9 +26,6 @@ class SseDecoder:
 
     def feed(self, data: bytes) -> Iterator[tuple[str, bytes]]:
         """Yields the events that `data` completes. Exhaust it before feeding again."""
-        if not self._started and data:
-            self._started = True
-            data = data.removeprefix(b"\xef\xbb\xbf")
         if self._skip_lf and data:
             data = data.removeprefix(b"\n")
             self._skip_lf = False
@@ -40,6 +37,9 @@ class SseDecoder:
         self._rest = lines.pop()
         if len(self._rest) > MAX_EVENT:
             raise ApiError(ErrorKind.PROTOCOL, "the stream has an event without end")
+        if lines and not self._started:
+            self._started = True
+            lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
         for line in lines:
             if line.startswith(b"data:"):
                 self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])

@@ -1,0 +1,91 @@
+"""The driver all vendors share: how long it waits before it tries again, and when it does not."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.model import ApiError, Assembler, Chunk, ErrorKind, Retry, ToolCall, ToolCallDelta
+from crabtalk.model.messages import Usage
+from tests.model.fake import Answer, vendor
+from tests.model.test_openai import FULL, chunks_of, provider
+
+BUSY = ApiError(ErrorKind.OVERLOADED, "busy")
+
+
+@pytest.mark.req("model.retry")
+@given(st.integers(0, 6))
+def test_pauses_double_from_a_tenth_of_a_second_with_jitter_between_half_and_full(
+    attempt: int,
+) -> None:
+    full = 0.1 * 2**attempt
+    assert full / 2 <= Retry().delay(attempt, BUSY) <= full
+    assert Retry(between=lambda low, high: low).delay(attempt, BUSY) == full / 2
+    assert Retry(between=lambda low, high: high).delay(attempt, BUSY) == full
+
+
+@pytest.mark.req("model.retry")
+def test_a_vendor_that_says_when_to_come_back_is_believed() -> None:
+    asked = ApiError(ErrorKind.RATE_LIMIT, "later", retry_after=7.0)
+    assert Retry().delay(0, asked) == 7.0
+    assert Retry().max_retries == 2
+
+
+@pytest.mark.req("model.retry")
+async def test_retry_after_is_waited_for() -> None:
+    later = Answer.of_json({"error": {"message": "later"}}, 429, retry_after_ms="150")
+    loop = asyncio.get_running_loop()
+    async with vendor([later, Answer([FULL])]) as fake, provider(fake) as model:
+        start = loop.time()
+        await chunks_of(model)
+        assert loop.time() - start >= 0.15
+
+
+async def test_a_wait_that_is_too_long_is_said_instead() -> None:
+    later = Answer.of_json({"error": {"message": "tomorrow"}}, 429, retry_after="86400")
+    async with vendor([later, Answer([FULL])]) as fake, provider(fake) as model:
+        with pytest.raises(ApiError, match="tomorrow") as caught:
+            await chunks_of(model)
+        assert caught.value.retry_after == 86400
+    assert len(fake.asked) == 1
+
+
+def test_calls_are_put_together_by_index() -> None:
+    assembler = Assembler()
+    for delta in (
+        ToolCallDelta(1, id="b", name="y", arguments='{"k"'),
+        ToolCallDelta(0, id="a", name="x"),
+        ToolCallDelta(1, arguments=":1}"),
+    ):
+        assembler.add(Chunk(tool_calls=(delta,)))
+    assembler.add(Chunk(opaque={"v": 1}, usage=Usage(1, 2, 3), finish="tool_calls"))
+    message = assembler.message()
+    assert message.tool_calls == (
+        ToolCall(id="a", name="x"),
+        ToolCall(id="b", name="y", arguments='{"k":1}'),
+    )
+    assert message.opaque == {"v": 1}
+    assert assembler.response("m").usage == Usage(1, 2, 3)
+
+
+@pytest.mark.req("model.bad.tool_call")
+@pytest.mark.parametrize(
+    ("delta", "sentence"),
+    [
+        (ToolCallDelta(0, name="bash"), r"\(bash\) without an id"),
+        (ToolCallDelta(0, id="c1"), r"\(c1\) without a name"),
+        (ToolCallDelta(0, arguments="{}"), r"\(unnamed\) without an id"),
+    ],
+)
+def test_half_a_call_is_an_error(delta: ToolCallDelta, sentence: str) -> None:
+    assembler = Assembler()
+    assembler.add(Chunk(tool_calls=(delta,)))
+    with pytest.raises(ApiError, match=sentence):
+        assembler.message()
+
+
+def test_usage_adds_up_what_is_known() -> None:
+    total = Usage(1, 2, 3, cache_hit=4) + Usage(10, 20, 30, reasoning=5)
+    assert total == Usage(11, 22, 33, cache_hit=4, cache_miss=None, reasoning=5)
+    assert Usage(cache_hit=1) + Usage(cache_hit=2) == Usage(cache_hit=3)
