@@ -149,8 +149,7 @@ class Connection(Link):
         if self._listener.inbound_bytes > self._listener.limits.inbound_bytes:
             self._turn_away(UnavailableError("too many unread requests are held; try again later"))
         self._last_data = self._loop.time()
-        if self.halted or self._pending_bytes >= PIPELINED_BYTES:
-            self._read(False)
+        self._halt_if_full()
         if self._held and self._patrol is None:
             self._patrol = self._loop.call_later(LOOK_AFTER_PEER, self._look_after_peer)
         self._next()
@@ -200,6 +199,11 @@ class Connection(Link):
                 self._turn_away(TooLargeError(f"{error}; the connection is closed"))
             else:
                 self._turn_away(no_hello())
+
+    def _halt_if_full(self) -> None:
+        """Stops reading; unless what comes is discarded anyway, and the end of it is news."""
+        if not self._deaf and (self.halted or self._pending_bytes >= PIPELINED_BYTES):
+            self._read(False)
 
     def _admit(self, frame: Frame) -> bool:
         """The first frame from behind a door with a token must be a hello that shows it."""
@@ -348,6 +352,7 @@ class Connection(Link):
         self._read(True)
         if not self._deaf and not self.lost and (self._ended or self._listener.draining):
             self.transport.close()
+            self._wait_for_reader(self._listener.limits.stall_timeout)
         self._forget_if_done()
 
     def _refuse(self, error: RequestError) -> None:
@@ -357,15 +362,27 @@ class Connection(Link):
         if self.lost:
             return
         self.flush()
+        self._read(True)
         if self._ended or not self.transport.can_write_eof():
             self.transport.close()
-            return
-        with suppress(OSError):  # the peer may be gone by now
-            self.transport.write_eof()
-        self._read(True)
+        else:
+            with suppress(OSError):  # the peer may be gone by now
+                self.transport.write_eof()
+        self._wait_for_reader(LINGER)
+
+    def _wait_for_reader(self, patience: float) -> None:
+        """Nothing more will be written. A peer that stops reading what was is cut off."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(LINGER, self.transport.abort)
+        self._timer = self._loop.call_later(patience, self._give_up, patience, self.unread)
+
+    def _give_up(self, patience: float, before: int) -> None:
+        if self.lost:
+            return
+        if 0 < self.unread < before:
+            self._wait_for_reader(patience)
+        else:
+            self.transport.abort()
 
     # ── Book-keeping ────────────────────────────────────────────────────────────────────────
 
@@ -393,9 +410,12 @@ class Connection(Link):
         self._pending.clear()
         self._pending_bytes = 0
         self._frames = None
+        self.decoder = FrameDecoder()
+        self._account()
 
     def _forget_if_done(self) -> None:
         if self.lost and not self.busy:
+            self._forget_pending()
             self._listener.forget(self)
 
     # ── From the listener ───────────────────────────────────────────────────────────────────

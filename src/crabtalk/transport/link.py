@@ -86,17 +86,25 @@ class Link(asyncio.Protocol):
         self.flush()
         await asyncio.sleep(0)
         while self._resumed is not None:
-            unread = self.transport.get_write_buffer_size()
+            unread = self.unread
             try:
                 async with asyncio.timeout(deadline):
                     await asyncio.shield(self._resumed)
             except TimeoutError:
-                if self.transport.get_write_buffer_size() < unread:
+                if self.unread < unread:
                     continue
                 self.transport.abort()
                 raise ConnectionClosedError(f"the peer read nothing for {deadline:g} s") from None
         if self.lost:
             raise ConnectionClosedError("the peer closed the connection")
+
+    @property
+    def unread(self) -> int:
+        """Bytes the transport has not got rid of."""
+        try:
+            return self.transport.get_write_buffer_size()
+        except AttributeError:  # asyncio's TLS transport forgets its socket when it is closed
+            return 0
 
     def pause_writing(self) -> None:
         self._resumed = asyncio.get_running_loop().create_future()

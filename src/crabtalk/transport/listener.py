@@ -36,6 +36,18 @@ class Door:
     uid: int | None = None
 
 
+def keep_alive(sock: socket.socket) -> None:
+    """Lets the kernel find out about TCP peers that say nothing more.
+
+    Their machine may have vanished; or they left, and the news of it waits behind requests that
+    are not being read.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """A moment of a Listener's life. `accepted` and the two after it count from its start."""
@@ -171,8 +183,7 @@ class Listener:
             return
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A peer whose machine vanished says nothing more; the kernel finds out.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            keep_alive(sock)
         connection = Connection(self, door, refusal)
         if refusal is not None:
             self._lingering.add(connection)
