@@ -45,7 +45,7 @@ test: lint ## every check: format, lint, types, import contracts, the whole test
 lint: $(COMPILED) ## format, lint, types, import contracts, generated code up to date
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check --output-format concise
-	$(BIN)/mypy
+	$(BIN)/mypy src proto tests bench $(wildcard apps/*/src apps/*/tests)
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 

@@ -46,3 +46,9 @@ def test_the_module_is_the_command() -> None:
     command = [sys.executable, "-m", "crabtalk.daemon", "--version"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert said == f"crabtalkd {crabtalk.__version__}\n"
+
+
+def test_starting_loads_nothing_that_is_needed_only_later() -> None:
+    code = "import sys, crabtalk.daemon, crabtalk.daemon.cli; print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(said.stdout.split()) & {"aiohttp", "msgspec", "tomlkit", "crabtalk.model"}
