@@ -5,6 +5,7 @@ here on first need from pinned requirements.
 """
 
 import argparse
+import fcntl
 import os
 import subprocess
 import sys
@@ -41,11 +42,14 @@ def generator() -> Path:
     python = ENVIRONMENT / "bin" / "python"
     stamp = ENVIRONMENT / ".pins"
     pins = PINS.read_text()
-    if not stamp.exists() or stamp.read_text() != pins:
-        uv = [sys.executable, "-m", "uv", "--quiet"]
-        run([*uv, "venv", "--clear", "--python", sys.executable, ENVIRONMENT])
-        run([*uv, "pip", "install", "--python", python, "--require-hashes", "-r", PINS])
-        stamp.write_text(pins)
+    ENVIRONMENT.parent.mkdir(exist_ok=True)
+    with ENVIRONMENT.with_name("proto-tools.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests that run side by side may both need it first
+        if not stamp.exists() or stamp.read_text() != pins:
+            uv = [sys.executable, "-m", "uv", "--quiet"]
+            run([*uv, "venv", "--clear", "--python", sys.executable, ENVIRONMENT])
+            run([*uv, "pip", "install", "--python", python, "--require-hashes", "-r", PINS])
+            stamp.write_text(pins)
     return python
 
 
