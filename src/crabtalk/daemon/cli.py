@@ -109,6 +109,8 @@ def model_install(home: str | None, if_needed: bool) -> None:
     from crabtalk.model.download import InstallError
     from crabtalk.model.install import install, installed
 
+    from .progress import Progress
+
     root = home_at(home)
     if installed(root / MODELS):
         if not if_needed:
@@ -173,31 +175,6 @@ async def something_answers(root: Path) -> bool:
         await registry.close()
 
 
-class Progress:
-    """One line that fills up, on a terminal; a line per file elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = ""
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown and sys.stderr.isatty():
-            click.echo(err=True)
-
-    def update(self, name: str, done: int, total: int) -> None:
-        share = done * 100 // total if total else 0
-        line = f"{name}: {done >> 20} of {total >> 20} MB ({share} %)"
-        if sys.stderr.isatty():
-            if line != self._shown:
-                click.echo(f"\r{line}", nl=False, err=True)
-                self._shown = line
-        elif name != self._shown:
-            say(f"fetching {name}, {total >> 20} MB")
-            self._shown = name
-
-
 def home_at(option: str | None) -> Path:
     if option == "":
         raise click.BadParameter(
@@ -216,12 +193,13 @@ def configuration(root: Path) -> dict[str, Any]:
 def complaints() -> Iterator[None]:
     """What cannot be done, as one sentence and exit status 1."""
     from crabtalk.model import ApiError, SettingsError
+    from crabtalk.model.download import InstallError
 
     from .config import ConfigError
 
     try:
         yield
-    except (ApiError, ConfigError, SettingsError, OSError) as error:
+    except (ApiError, ConfigError, InstallError, SettingsError, OSError) as error:
         say(f"crabtalkd: {error}")
         sys.exit(1)
 

@@ -13,6 +13,8 @@ import click
 from crabtalk.model import LOCAL, Found, HttpClient, ProviderSettings, Registry, discover, preferred
 from crabtalk.transport import replace_file
 
+from .progress import Progress
+
 # What people call them, what they are called here, and where their key usually is.
 VENDORS = (
     ("OpenAI, or anything that speaks its API", "openai", "OPENAI_API_KEY"),
@@ -87,7 +89,8 @@ class Chooser:
 
             directory = self._root / "models"
             if not installed(directory):
-                install(directory, lambda name, done, total: None)
+                with Progress() as progress:
+                    install(directory, progress.update)
             return settings
         variable = next(key for _, kind, key in VENDORS if kind == settings.kind)
         base = ""
