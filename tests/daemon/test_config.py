@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.daemon import Config, ConfigError, load_config
+from crabtalk.daemon.config import Config, ConfigError, load_config
+from crabtalk.daemon.feed import FeedLimits
+from crabtalk.runtime import Limits as RuntimeLimits
 from crabtalk.transport import Limits, TcpAddress
 
 
@@ -26,7 +28,8 @@ def test_nothing_said_means_defaults(path: Path, content: str | None) -> None:
 def test_what_is_said_is_used(path: Path) -> None:
     path.write_text(
         '[daemon]\ntcp = "[::1]:7000"\ntls_cert = "c.pem"\ntls_key = "/k.pem"\n'
-        "[limits]\nconnections = 5\nstall_timeout = 1.5\n"
+        "[limits]\nconnections = 5\nstall_timeout = 1.5\nruns = 7\nfeeds = 2\n"
+        '[storage]\nurl = "file:"\ndurability = "os"\n'
     )
     assert load_config(path) == Config(
         tcp=TcpAddress("::1", 7000),
@@ -34,6 +37,9 @@ def test_what_is_said_is_used(path: Path) -> None:
         tls_cert=path.parent / "c.pem",
         tls_key=Path("/k.pem"),
         limits=Limits(connections=5, stall_timeout=1.5),
+        runtime_limits=RuntimeLimits(runs=7),
+        feed_limits=FeedLimits(feeds=2),
+        flush=False,
     )
 
 
@@ -50,8 +56,8 @@ def test_sections_of_other_rooms_are_left_to_them(path: Path) -> None:
 
 
 def test_words_that_mean_nothing_are_named(path: Path) -> None:
-    path.write_text("[bogus]\n[daemon]\ntpc = 1\n[limits]\nconections = 3\n")
-    unknown = ("[bogus]", "tpc in [daemon]", "conections in [limits]")
+    path.write_text("[bogus]\n[daemon]\ntpc = 1\n[storage]\nulr = 1\n[limits]\nconections = 3\n")
+    unknown = ("[bogus]", "tpc in [daemon]", "ulr in [storage]", "conections in [limits]")
     assert load_config(path) == Config(unknown=unknown)
 
 
@@ -64,6 +70,10 @@ def test_words_that_mean_nothing_are_named(path: Path) -> None:
         ('[daemon]\ntcp = "nowhere"', "HOST:PORT"),
         ("[daemon]\ntls_cert = 1", "tls_cert in .* must be a path"),
         ('[daemon]\ntls_cert = "c"', "TLS needs tls_key too"),
+        ("[limits]\nruns = 0", r"\[limits\] in .*runs must be a whole number above zero"),
+        ("[limits]\nfeeds = true", "feeds must be a whole number above zero"),
+        ('[storage]\nurl = "mysql:"', r"url in \[storage\] of .* must be"),
+        ('[storage]\ndurability = "maybe"', 'must be "fsync" or "os"'),
         ("[limits]\nconnections = 0", r"\[limits\] in .*connections must be a number above zero"),
         ('[limits]\nconnections = "many"', "connections must be a number"),
     ],

@@ -48,9 +48,7 @@ async def daemon(home: Path, *options: str) -> AsyncIterator[Daemon]:
     assert process.stderr is not None
     try:
         ready = (await process.stderr.readline()).decode()
-        assert ready.startswith("crabtalkd is ready"), (
-            ready + (await process.stderr.read()).decode()
-        )
+        assert "crabtalkd is ready" in ready, ready + (await process.stderr.read()).decode()
         yield Daemon(process, home, ready)
     finally:
         if process.returncode is None:
@@ -121,6 +119,10 @@ async def test_it_writes_nothing_outside_its_home(
     assert sorted(tmp_path.rglob("*")) == sorted(
         [
             home,
+            home / "agents",
+            home / "agents" / "crab.toml",
+            home / "logs",
+            home / "logs" / "crabtalkd.log",
             home / "run",
             home / "run" / "crabtalk.lock",
             home / "run" / "token",
@@ -134,9 +136,9 @@ async def test_requests_of_parts_not_there_yet_answer_501(home: Path) -> None:
     async with daemon(home, "--tcp", "off"), connect(home=home) as client:
         for request in (
             client.search_sessions("q"),
-            client.list_messages("crab"),
-            client.list_archives("crab"),
             client.search_memory("crab", "q"),
+            client.list_skills(),
+            client.list_mcps(),
         ):
             with pytest.raises(ServerError) as caught:
                 await request
@@ -194,7 +196,9 @@ async def test_a_second_signal_does_not_wait_and_a_stubborn_request_is_left_behi
     script = f"""
 import asyncio, sys
 from pathlib import Path
-from crabtalk.daemon import Config, Home, serve
+from crabtalk.daemon.config import Config
+from crabtalk.daemon.home import Home
+from crabtalk.daemon.process import serve
 from crabtalk.protocol import Server
 
 class Stubborn(Server):

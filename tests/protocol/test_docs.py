@@ -14,7 +14,8 @@ import pytest
 from google.protobuf import descriptor_pb2, text_format
 
 from crabtalk import protocol
-from crabtalk.daemon import DaemonServer
+from crabtalk.daemon.feed import FeedLimits
+from crabtalk.daemon.server import DaemonServer
 from crabtalk.protocol import (
     MAX_FRAME,
     PROTOCOL_VERSION,
@@ -26,6 +27,7 @@ from crabtalk.protocol import (
     encode_frame,
     wire,
 )
+from crabtalk.runtime import Limits as RuntimeLimits
 from crabtalk.transport import Limits
 from crabtalk.transport.connection import HELLO_FRAME, PIPELINED_BYTES
 
@@ -222,7 +224,10 @@ def check_reserved(text: str) -> list[str]:
 
 def check_limits(text: str) -> list[str]:
     documented = [(*spans(key), float(value)) for key, value, _ in rows(text, LIMITS)]
-    real = [(key, float(value)) for key, value in dataclasses.asdict(Limits()).items()]
+    bounds = (Limits(), RuntimeLimits(), FeedLimits())
+    real = [
+        (key, float(value)) for bound in bounds for key, value in dataclasses.asdict(bound).items()
+    ]
     fixed = [int(value) for _, value, _ in rows(text, FIXED)]
     in_prose = {
         int(n.replace(" ", "")) for n in re.findall(r"(\d[\d ]*) bytes \(\d+ [KM]iB\)", text)

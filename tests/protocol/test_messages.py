@@ -353,11 +353,14 @@ ADDITIONS = {
     "ToolCallInfo.id",
     "ToolStartEvent.early",
     "StreamEnd.stop_reason",
+    "StreamStart.run_id",
+    *("DaemonStats.runs", "DaemonStats.problems"),
     *("ConversationMessage.id", "ConversationMessage.timestamp", "ConversationMessage.agent"),
     *("ConversationMessage.reasoning", "ConversationMessage.tool_calls"),
     "ConversationMessage.call_id",
     *("SubscribeEvents.agent", "SubscribeEvents.sender"),
     *("AgentEventMsg.run_id", "AgentEventMsg.call_id", "AgentEventMsg.parent"),
+    "AgentEventMsg.missed",
 }
 
 # ── Reading the descriptors ─────────────────────────────────────────────────────────────────

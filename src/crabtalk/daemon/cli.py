@@ -1,16 +1,24 @@
 """crabtalkd: the daemon's command line."""
 
 import asyncio
+import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from crabtalk import __version__
 from crabtalk.transport import default_home
+
+if TYPE_CHECKING:
+    from .config import Config
+    from .home import Home
+    from .logs import Logs
+
+log = logging.getLogger(__name__)
 
 # Where the local model is kept, in the home.
 MODELS = "models"
@@ -45,23 +53,119 @@ home_option = click.option(
     metavar="ADDR|off",
     help="HOST:PORT to listen on beside the Unix socket  [default: 127.0.0.1:6688]",
 )
-def run(home: str | None, tcp: str | None) -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="How lines on stderr and in logs/ look.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+def run(
+    home: str | None, tcp: str | None, log_format: Literal["text", "json"], verbose: bool
+) -> None:
     """Run in the foreground until Ctrl+C or SIGTERM."""
     from .config import ConfigError, load_config
     from .home import Home, HomeError
-    from .process import StartError, serve
-    from .server import DaemonServer
+    from .logs import start_logs
+    from .process import StartError
 
     place = Home(home_at(home))
     try:
         config = load_config(place.config, tcp=tcp)
-        for word in config.unknown:
-            say(f"crabtalkd: {place.config} has {word}, which means nothing here and is ignored")
-        with place, asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(serve(place, config, DaemonServer(), ready=say))
+        with (
+            place,
+            start_logs(
+                directory=place.path / "logs",
+                form=log_format,
+                level=logging.DEBUG if verbose else logging.INFO,
+                stderr=sys.stderr,
+            ) as logs,
+        ):
+            for word in config.unknown:
+                log.warning(
+                    "%s has %s, which means nothing here and is ignored", place.config, word
+                )
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(host(place, config, logs))
     except (HomeError, ConfigError, StartError) as error:
         say(f"crabtalkd: {error}")
         sys.exit(1)
+
+
+async def host(place: "Home", config: "Config", logs: "Logs") -> None:
+    """The daemon in its home, until it is told to stop."""
+    from crabtalk.storage import FileStorage
+
+    from .daemon import Daemon
+    from .process import serve
+    from .server import DaemonServer
+
+    daemon = Daemon(
+        place.path,
+        FileStorage(place.path, flush=config.flush),
+        config.document,
+        limits=config.runtime_limits,
+        feed_limits=config.feed_limits,
+        keep_secret=logs.add_secrets,
+    )
+    await serve(place, config, DaemonServer(daemon), log.info, daemon)
+
+
+@main.command()
+@home_option
+def reload(home: str | None) -> None:
+    """Have the running daemon read configuration and agents anew.
+
+    Turns in flight go on as they are.
+
+    \b
+    Example:
+      crabtalkd reload
+    """
+    from .remote import reload as ask
+
+    with complaints():
+        problems = asyncio.run(ask(home_at(home)))
+    for problem in problems:
+        say(f"crabtalkd: {problem}")
+    say("reloaded" if not problems else "reloaded, but for what is said above")
+
+
+@main.command()
+@home_option
+@click.option("--json", "in_json", is_flag=True, help="One JSON document on standard output.")
+def status(home: str | None, in_json: bool) -> None:
+    """Say whether a daemon runs, and how it is. Exits with 1 when none does.
+
+    \b
+    Examples:
+      crabtalkd status
+      crabtalkd status --json
+    """
+    from .remote import status as ask
+
+    root = home_at(home)
+    with complaints():
+        click.echo(asyncio.run(ask(root, in_json)))
+
+
+@main.command()
+@home_option
+@click.option("--agent", default="", help="Only this agent.")
+@click.option("--sender", default="", help="Only this sender.")
+@click.option("--json", "in_json", is_flag=True, help="One JSON object a line.")
+def events(home: str | None, agent: str, sender: str, in_json: bool) -> None:
+    """Show what agents do, as they do it, until Ctrl+C.
+
+    \b
+    Examples:
+      crabtalkd events
+      crabtalkd events --agent crab --json
+    """
+    from .remote import events as follow
+
+    with complaints(), suppress(KeyboardInterrupt):
+        asyncio.run(follow(home_at(home), agent, sender, in_json))
 
 
 @main.command()
@@ -192,6 +296,7 @@ def configuration(root: Path) -> dict[str, Any]:
 @contextmanager
 def complaints() -> Iterator[None]:
     """What cannot be done, as one sentence and exit status 1."""
+    from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError
     from crabtalk.model import ApiError, SettingsError
     from crabtalk.model.download import InstallError
 
@@ -199,7 +304,18 @@ def complaints() -> Iterator[None]:
 
     try:
         yield
-    except (ApiError, ConfigError, InstallError, SettingsError, OSError) as error:
+    except BrokenPipeError:  # whoever read our output has seen enough
+        sys.exit(0)
+    except (
+        ApiError,
+        CannotConnectError,
+        ConfigError,
+        ConnectionClosedError,
+        InstallError,
+        ServerError,
+        SettingsError,
+        OSError,
+    ) as error:
         say(f"crabtalkd: {error}")
         sys.exit(1)
 

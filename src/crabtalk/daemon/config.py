@@ -6,9 +6,14 @@ Sections that belong to other rooms are left to them.
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from crabtalk.runtime import Limits as RuntimeLimits
 from crabtalk.transport import Limits, TcpAddress
+
+from .feed import FeedLimits
+
+T = TypeVar("T")
 
 
 class ConfigError(Exception):
@@ -19,7 +24,9 @@ class ConfigError(Exception):
 # most likely a slip of the pen, and is said to be one.
 SECTIONS = frozenset({"llm", "providers", "daemon", "storage", "env", "limits"})
 DAEMON_KEYS = frozenset({"model", "tcp", "tls_cert", "tls_key"})
-LIMIT_KEYS = frozenset(field.name for field in dataclasses.fields(Limits))
+STORAGE_KEYS = frozenset({"url", "durability"})
+LIMIT_KINDS: tuple[type[Any], ...] = (Limits, RuntimeLimits, FeedLimits)
+LIMIT_KEYS = frozenset(field.name for kind in LIMIT_KINDS for field in dataclasses.fields(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,10 @@ class Config:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     limits: Limits = dataclasses.field(default_factory=Limits)
+    runtime_limits: RuntimeLimits = dataclasses.field(default_factory=RuntimeLimits)
+    feed_limits: FeedLimits = dataclasses.field(default_factory=FeedLimits)
+    flush: bool = True  # survive a power cut, not only the death of the process
+    document: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     unknown: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -49,16 +60,22 @@ def load_config(path: Path, *, tcp: str | None = None) -> Config:
     document = read(path)
     daemon = section(document, "daemon", path)
     limits = section(document, "limits", path)
+    storage = section(document, "storage", path)
     address = tcp if tcp is not None else daemon.get("tcp")
     return Config(
         tcp=parse_tcp(address) if address is not None else TcpAddress(),
         any_port=address is None,
         tls_cert=file_in(daemon, "tls_cert", path),
         tls_key=file_in(daemon, "tls_key", path),
-        limits=parse_limits(limits, path),
+        limits=parse_limits(Limits, limits, path),
+        runtime_limits=parse_limits(RuntimeLimits, limits, path),
+        feed_limits=parse_limits(FeedLimits, limits, path),
+        flush=parse_storage(storage, path),
+        document=document,
         unknown=(
             *(f"[{name}]" for name in document if name not in SECTIONS),
             *(f"{key} in [daemon]" for key in daemon if key not in DAEMON_KEYS),
+            *(f"{key} in [storage]" for key in storage if key not in STORAGE_KEYS),
             *(f"{key} in [limits]" for key in limits if key not in LIMIT_KEYS),
         ),
     )
@@ -105,8 +122,20 @@ def file_in(daemon: dict[str, Any], key: str, path: Path) -> Path | None:
     return path.parent / Path(value).expanduser()
 
 
-def parse_limits(given: dict[str, Any], path: Path) -> Limits:
+def parse_storage(given: dict[str, Any], path: Path) -> bool:
+    """Whether appends are flushed. The one place to keep conversations is the home, so far."""
+    if (url := given.get("url", "file:")) != "file:":
+        raise ConfigError(f'url in [storage] of {path} must be "file:", not {url!r}')
+    durability = given.get("durability", "fsync")
+    if durability not in ("fsync", "os"):
+        raise ConfigError(f'durability in {path} must be "fsync" or "os", not {durability!r}')
+    return bool(durability == "fsync")
+
+
+def parse_limits(kind: type[T], given: dict[str, Any], path: Path) -> T:
+    """Those of one room; the keys of all rooms differ."""
+    keys = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     try:
-        return Limits(**{key: value for key, value in given.items() if key in LIMIT_KEYS})
+        return kind(**{key: value for key, value in given.items() if key in keys})
     except ValueError as error:
         raise ConfigError(f"[limits] in {path}: {error}") from None

@@ -25,6 +25,7 @@ from crabtalk.transport import (
 )
 
 from .config import Config, ConfigError
+from .daemon import Daemon
 from .home import Home
 
 # File descriptors kept for everything that is not a connection.
@@ -35,29 +36,66 @@ LAST_GRACE = 5.0
 log = logging.getLogger(__name__)
 
 
-async def serve(home: Home, config: Config, server: Server, ready: Callable[[str], None]) -> None:
-    """Serves `server` from a locked home until SIGINT or SIGTERM.
+async def serve(
+    home: Home,
+    config: Config,
+    server: Server,
+    ready: Callable[[str], None],
+    daemon: Daemon | None = None,
+) -> None:
+    """Serves `server` from a locked home until SIGINT or SIGTERM; SIGHUP reloads `daemon`.
 
-    `ready` is called once with a sentence, when clients can connect. On the way out, whatever the
-    reason, requests are drained and the socket and port file are removed. A second signal cuts the
-    draining short.
+    `ready` is called once with a sentence, when clients can connect; only then is the daemon
+    opened, so that nothing slow stands between a start and its first answer. On the way out,
+    whatever the reason, requests are drained, the socket and port file are removed and the daemon
+    is closed. A second signal cuts the draining short.
     """
     signals = asyncio.Queue[None]()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.put_nowait, None)
+    opening: asyncio.Task[None] | None = None
+    reloads = Reloads(daemon)
+    loop.add_signal_handler(signal.SIGHUP, reloads.start)
     listener = Listener(server, within_descriptors(config.limits))
     try:
         # Left before the draining: a client that comes then must find no daemon, not a dying one.
         with ExitStack() as published:
             where = open_doors(listener, home, config, published)
             ready(f"crabtalkd is ready: {', '.join(where)}")
+            opening = asyncio.ensure_future(daemon.open()) if daemon is not None else None
             await signals.get()
     finally:
         await close(listener, signals)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
         leave_within(LAST_GRACE)
+        if opening is not None:
+            opening.cancel()
+            await asyncio.wait([opening])
+        if daemon is not None:
+            await daemon.close()
+
+
+class Reloads:
+    """Reloads asked for by a signal, which nobody waits for: what goes wrong is in the log."""
+
+    def __init__(self, daemon: Daemon | None) -> None:
+        self._daemon = daemon
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        if self._daemon is not None:
+            task = asyncio.ensure_future(self._reload(self._daemon))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _reload(self, daemon: Daemon) -> None:
+        await daemon.ready()
+        try:
+            await daemon.reload()
+        except Exception as error:
+            log.error("cannot reload: %s; what was in force stays", error)  # noqa: TRY400
 
 
 async def close(listener: Listener, signals: asyncio.Queue[None]) -> None:

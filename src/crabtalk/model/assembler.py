@@ -43,6 +43,12 @@ class Assembler:
             call[1] = delta.name
         call.append(delta.arguments)
 
+    def named_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that have a name by now, without their arguments; some may lack an id yet."""
+        return tuple(
+            ToolCall(id=call[0], name=call[1]) for _, call in sorted(self._calls.items()) if call[1]
+        )
+
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls so far, in the order of their index. Raises ApiError for half a call."""
         calls = []

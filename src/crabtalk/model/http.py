@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 MAX_ERROR_BODY = 64 * 1024
 # No answer of a model is longer; a stream that goes on past it has no end.
 MAX_BODY = 64 * 1024 * 1024
-MAX_CONNECTIONS = 100
+# The engine bounds how many turns run at once; a second bound here would make some wait unseen.
+MAX_CONNECTIONS = 0
 LOOPBACK = re.compile(r"https?://(localhost|127(\.\d+){3}|\[::1\])(:\d+)?([/?#]|$)", re.IGNORECASE)
 
 

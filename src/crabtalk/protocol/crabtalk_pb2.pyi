@@ -911,17 +911,23 @@ class StreamStart(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
+    run_id: _builtins.str
+    """The run's id, as subscribe_events has it."""
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
+        run_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_run_id", b"_run_id", "run_id", b"run_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_run_id", b"_run_id", "agent", b"agent", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
+    _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__run_id) -> _WhichOneofReturnType__run_id | None: ...
 
 Global___StreamStart: _TypeAlias = StreamStart  # noqa: Y015
 
@@ -2568,6 +2574,7 @@ class AgentEventMsg(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     CALL_ID_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
     kind: Global___AgentEventKind.ValueType
@@ -2580,6 +2587,8 @@ class AgentEventMsg(_message.Message):
     """One id per run: what tells two runs of one conversation apart."""
     call_id: _builtins.str
     """On TOOL_RESULT: the call that finished."""
+    missed: _builtins.int
+    """Elements this subscriber missed directly before this one, because it read too slowly."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallInfo]: ...
     @_builtins.property
@@ -2600,19 +2609,24 @@ class AgentEventMsg(_message.Message):
         run_id: _builtins.str | None = ...,
         call_id: _builtins.str | None = ...,
         parent: Global___ParentRun | None = ...,
+        missed: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_call_id", b"_call_id", "_parent", b"_parent", "_run_id", b"_run_id", "call_id", b"call_id", "parent", b"parent", "run_id", b"run_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_run_id", b"_run_id", "call_id", b"call_id", "missed", b"missed", "parent", b"parent", "run_id", b"run_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_call_id", b"_call_id", "_parent", b"_parent", "_run_id", b"_run_id", "agent", b"agent", "call_id", b"call_id", "content", b"content", "kind", b"kind", "parent", b"parent", "run_id", b"run_id", "sender", b"sender", "timestamp", b"timestamp", "tool_calls", b"tool_calls", "tool_is_error", b"tool_is_error", "tool_output", b"tool_output"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_run_id", b"_run_id", "agent", b"agent", "call_id", b"call_id", "content", b"content", "kind", b"kind", "missed", b"missed", "parent", b"parent", "run_id", b"run_id", "sender", b"sender", "timestamp", b"timestamp", "tool_calls", b"tool_calls", "tool_is_error", b"tool_is_error", "tool_output", b"tool_output"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__call_id: _TypeAlias = _typing.Literal["call_id"]  # noqa: Y015
     _WhichOneofArgType__call_id: _TypeAlias = _typing.Literal["_call_id", b"_call_id"]  # noqa: Y015
+    _WhichOneofReturnType__missed: _TypeAlias = _typing.Literal["missed"]  # noqa: Y015
+    _WhichOneofArgType__missed: _TypeAlias = _typing.Literal["_missed", b"_missed"]  # noqa: Y015
     _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
     _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
     _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__call_id) -> _WhichOneofReturnType__call_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__missed) -> _WhichOneofReturnType__missed | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__parent) -> _WhichOneofReturnType__parent | None: ...
     @_typing.overload
@@ -2885,10 +2899,18 @@ class DaemonStats(_message.Message):
     ACTIVE_CONVERSATIONS_FIELD_NUMBER: _builtins.int
     REGISTERED_AGENTS_FIELD_NUMBER: _builtins.int
     ACTIVE_MODEL_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
     uptime_secs: _builtins.int
     active_conversations: _builtins.int
     registered_agents: _builtins.int
     active_model: _builtins.str
+    runs: _builtins.int
+    """Turns running or waiting."""
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is wrong with the set-up right now, a sentence each; empty when all is well."""
+
     def __init__(
         self,
         *,
@@ -2896,12 +2918,16 @@ class DaemonStats(_message.Message):
         active_conversations: _builtins.int = ...,
         registered_agents: _builtins.int = ...,
         active_model: _builtins.str = ...,
+        runs: _builtins.int | None = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_runs", b"_runs", "runs", b"runs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "active_model", b"active_model", "registered_agents", b"registered_agents", "uptime_secs", b"uptime_secs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_runs", b"_runs", "active_conversations", b"active_conversations", "active_model", b"active_model", "problems", b"problems", "registered_agents", b"registered_agents", "runs", b"runs", "uptime_secs", b"uptime_secs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__runs: _TypeAlias = _typing.Literal["runs"]  # noqa: Y015
+    _WhichOneofArgType__runs: _TypeAlias = _typing.Literal["_runs", b"_runs"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__runs) -> _WhichOneofReturnType__runs | None: ...
 
 Global___DaemonStats: _TypeAlias = DaemonStats  # noqa: Y015
 

@@ -1,0 +1,110 @@
+"""What storage and the engine hold, in the words of the wire."""
+
+import json
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from crabtalk.protocol import wire
+from crabtalk.storage import (
+    Agent,
+    Archive,
+    MessageRecord,
+    Meta,
+    Stored,
+    settings_of,
+)
+
+from .stream_events import call_infos
+
+
+def agent_info(agent: Agent) -> wire.AgentInfo:
+    """Secrets in its settings are masked."""
+    return wire.AgentInfo(
+        name=agent.name,
+        description=agent.description,
+        config=json.dumps(settings_of(agent), ensure_ascii=False),
+        model=agent.model,
+        max_iterations=agent.max_iterations,
+        thinking=agent.thinking,
+        skills=agent.skills,
+        mcps=[server.name for server in agent.mcps],
+        compact_tool_max_len=min(agent.compact_tool_max_len, 2**32 - 1),
+    )
+
+
+def conversation_info(handle: str, meta: Meta, now: datetime) -> wire.ConversationInfo:
+    began = moment(meta.created_at)
+    last = moment(meta.updated_at)
+    lasted = (last - began).total_seconds() if began is not None and last is not None else 0
+    return wire.ConversationInfo(
+        agent=meta.agent,
+        sender=meta.created_by,
+        seq=1,  # a pair has one conversation, for good
+        title=meta.title,
+        file_path=handle,
+        message_count=meta.message_count,
+        alive_secs=max(0, int(lasted)),
+        date=day(began, now) if began is not None else "",
+    )
+
+
+def conversation_message(record: MessageRecord) -> wire.ConversationMessage:
+    message = record.message
+    return wire.ConversationMessage(
+        role=message.role,
+        content=message.text,
+        id=record.id,
+        timestamp=record.at,
+        agent=message.agent or None,
+        reasoning=message.reasoning or None,
+        tool_calls=call_infos(message.tool_calls),
+        call_id=message.call_id or None,
+    )
+
+
+def history(stored: Stored) -> wire.ConversationHistory:
+    """What the agent has before its eyes, as people read it: without the tools' part."""
+    messages = [
+        conversation_message(record)
+        for record in stored.messages
+        if record.message.role in ("user", "assistant")
+    ]
+    if (marker := stored.marker) is not None:
+        summary = wire.ConversationMessage(
+            role="user", content=marker.summary, timestamp=marker.archived_at
+        )
+        messages.insert(0, summary)
+    return wire.ConversationHistory(
+        messages=messages, title=stored.meta.title, agent=stored.meta.agent
+    )
+
+
+def archive_list(archives: Iterable[Archive]) -> wire.ArchiveList:
+    return wire.ArchiveList(
+        archives=[
+            wire.ArchiveInfo(
+                name=archive.name,
+                title=archive.title,
+                archived_at=archive.archived_at,
+                summary=archive.summary,
+                first_id=archive.first_id,
+                end_id=archive.end_id,
+            )
+            for archive in archives
+        ]
+    )
+
+
+def moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def day(when: datetime, now: datetime) -> str:
+    """`Today`, `Yesterday` or the date, where the daemon is."""
+    date = when.astimezone(now.tzinfo).date()
+    if date == now.date():
+        return "Today"
+    return "Yesterday" if date == now.date() - timedelta(days=1) else date.isoformat()

@@ -1,0 +1,127 @@
+"""Daemon: what lives behind the doors. Storage, engine, models and feed, built and rebuilt here.
+
+Constructing it touches nothing; `open` does what takes time, after clients can connect.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from crabtalk.model import ApiError, open_registry
+from crabtalk.model.settings import read_settings
+from crabtalk.runtime import Clock, Hook, Limits, Runtime
+from crabtalk.storage import Agent, Storage, StorageError
+
+from .env import DaemonEnv
+from .feed import Feed, FeedLimits
+from .instructions import Instructions
+from .opening import OpeningProvider
+
+log = logging.getLogger(__name__)
+
+CRAB = Agent(
+    name="crab",
+    description="General helper",
+    prompt=(
+        "You are crab, a helper who lives in a daemon and is talked to from terminals, chats and "
+        "programs. Be brief and exact. Say so when you do not know, and ask when a question would "
+        "save work."
+    ),
+)
+
+
+class Daemon:
+    def __init__(
+        self,
+        home: Path,
+        storage: Storage,
+        document: Mapping[str, Any],
+        *,
+        limits: Limits | None = None,
+        feed_limits: FeedLimits | None = None,
+        hook: Hook | None = None,
+        keep_secret: Callable[[Iterable[str]], None] | None = None,
+    ) -> None:
+        self.home = home
+        self.storage = storage
+        self.clock = Clock()
+        self.feed = Feed(feed_limits or FeedLimits(), self.clock)
+        self._keep_secret = keep_secret or (lambda secrets: None)
+        self._broken: dict[str, str] = {}
+        self._trouble = ""  # with storage, at start
+        self._opened = asyncio.Event()
+        self._changing = asyncio.Lock()
+        self.models = OpeningProvider(self._open_models(document))
+        env = DaemonEnv(hook or Hook(), self.feed, Instructions(home), Path.cwd())
+        self.runtime = Runtime(storage, self.models, env, limits=limits, clock=self.clock)
+
+    async def _open_models(self, document: Mapping[str, Any]) -> Any:
+        registry = await open_registry(document, models_directory=self.home / "models")
+        self._keep_secret(entry.settings.api_key for entry in registry.entries)
+        return registry
+
+    async def open(self) -> None:
+        """Loads the agents. Whatever fails is a problem to be shown, not a reason not to start."""
+        try:
+            await self._load_agents()
+            if not self.runtime.agents and not self._broken:
+                await self.storage.save_agent(CRAB)
+                self.runtime.register(CRAB)
+        except StorageError as error:
+            self._trouble = str(error)
+            log.error("agents cannot be loaded: %s", error)  # noqa: TRY400 - a sentence for a person
+        finally:
+            self._opened.set()
+        with suppress(ApiError):  # so that people see which model will answer, before it is asked
+            await self.models.default_model()
+
+    async def ready(self) -> Runtime:
+        """The engine, once its agents are there."""
+        if not self._opened.is_set():
+            await self._opened.wait()
+        return self.runtime
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the set-up, a sentence each."""
+        found = [*self._broken.values()]
+        return found + [text for text in (self.models.problem, self._trouble) if text]
+
+    async def reload(self) -> None:
+        """Reads configuration and agents anew. Runs in flight go on as they are.
+
+        Raises StorageError or SettingsError when the configuration cannot be used; then nothing
+        has changed.
+        """
+        async with self._changing:
+            document = await self.storage.config()
+            read_settings(document)
+            await self._load_agents()
+            self._trouble = ""
+            self.models = OpeningProvider(self._open_models(document))
+            self.runtime.use(self.models)
+        log.info("reloaded, with %d agents", len(self.runtime.agents))
+
+    async def _load_agents(self) -> None:
+        self._broken = await self.runtime.load_agents()
+        for sentence in self._broken.values():
+            log.error("%s", sentence)
+        for agent in self.runtime.agents.values():
+            self.guard(agent)
+
+    def guard(self, agent: Agent) -> None:
+        """Keeps what an agent carries in confidence out of the logs."""
+        for server in agent.mcps:
+            self._keep_secret([server.auth, *server.env.values()])
+
+    def changing(self) -> asyncio.Lock:
+        """Held while agents or configuration are read, changed and written."""
+        return self._changing
+
+    async def close(self) -> None:
+        """Stops what runs, and keeps all of it."""
+        await self.runtime.close()
+        await self.storage.close()

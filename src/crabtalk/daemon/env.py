@@ -1,0 +1,25 @@
+"""DaemonEnv: what the engine gets from the process that hosts it.
+
+`on_event` sees everything every run does: metrics and traces belong beside the feed there.
+"""
+
+from pathlib import Path
+
+from crabtalk.runtime import Env, Event, Hook, Run
+
+from .feed import Feed
+from .instructions import Instructions
+
+
+class DaemonEnv(Env):
+    def __init__(self, hook: Hook, feed: Feed, instructions: Instructions, cwd: Path) -> None:
+        super().__init__(hook, cwd)
+        self._feed = feed
+        self._instructions = instructions
+
+    def on_event(self, run: Run, event: Event) -> None:
+        self.hook.on_event(run, event)
+        self._feed.publish(run, event)
+
+    async def instructions(self, cwd: Path) -> str:
+        return await self._instructions.find(cwd)

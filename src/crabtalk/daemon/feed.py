@@ -1,0 +1,193 @@
+"""Feed: what agents do, told to whoever subscribed. It never slows a run down.
+
+Each subscriber has a queue of its own. One that falls behind misses elements, and is told how many
+with the next one it gets.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from crabtalk.model import ToolCall
+from crabtalk.protocol import UnavailableError, wire
+from crabtalk.runtime import (
+    Clock,
+    Done,
+    Event,
+    Run,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ThinkingDelta,
+    ThinkingEnd,
+    ThinkingStart,
+    ToolResult,
+    ToolsComplete,
+    ToolStart,
+)
+
+from .stream_events import call_infos
+
+OUTPUT = 2048
+TRUNCATED = "…[truncated]"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedLimits:
+    # Subscribers at once; the next one is refused.
+    feeds: int = 256
+    # Elements one may be behind before it misses some.
+    feed_events: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                raise ValueError(f"{name} must be a whole number above zero, not {value!r}")
+
+
+class Subscriber:
+    """One reader's queue."""
+
+    __slots__ = ("_agent", "_bound", "_missed", "_queue", "_sender", "_waiting")
+
+    def __init__(self, agent: str, sender: str, bound: int) -> None:
+        self._agent = agent
+        self._sender = sender
+        self._bound = bound
+        self._queue: deque[wire.AgentEventMsg] = deque()
+        self._missed = 0
+        self._waiting: asyncio.Future[None] | None = None
+
+    def wants(self, run: Run) -> bool:
+        return self._agent in ("", run.pair.agent) and self._sender in ("", run.pair.sender)
+
+    def offer(self, message: wire.AgentEventMsg) -> None:
+        if len(self._queue) >= self._bound:
+            self._missed += 1
+            return
+        if self._missed:
+            late = wire.AgentEventMsg()
+            late.CopyFrom(message)
+            late.missed, self._missed = self._missed, 0
+            message = late
+        self._queue.append(message)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def next(self) -> wire.AgentEventMsg:
+        while not self._queue:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        return self._queue.popleft()
+
+
+class Feed:
+    def __init__(self, limits: FeedLimits, clock: Clock) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._subscribers: set[Subscriber] = set()
+
+    def __len__(self) -> int:
+        return len(self._subscribers)
+
+    def publish(self, run: Run, event: Event) -> None:
+        """Costs next to nothing while nobody listens."""
+        if not self._subscribers or run.is_guest:
+            return
+        message: wire.AgentEventMsg | None = None
+        for subscriber in self._subscribers:
+            if subscriber.wants(run):
+                if message is None:
+                    message = agent_event(run, event, self._clock)
+                    if message is None:
+                        return
+                subscriber.offer(message)
+
+    async def subscribe(self, agent: str, sender: str) -> AsyncGenerator[wire.AgentEventMsg, None]:
+        """Everything from now on, until it is closed."""
+        if len(self._subscribers) >= self._limits.feeds:
+            raise UnavailableError(f"{len(self._subscribers)} feeds are open already; close one")
+        subscriber = Subscriber(agent, sender, self._limits.feed_events)
+        self._subscribers.add(subscriber)
+        try:
+            while True:
+                yield await subscriber.next()
+        finally:
+            self._subscribers.discard(subscriber)
+
+
+def agent_event(run: Run, event: Event, clock: Clock) -> wire.AgentEventMsg | None:
+    """None for what a feed does not show."""
+    message = wire.AgentEventMsg(
+        agent=run.pair.agent, sender=run.pair.sender, timestamp=clock.now(), run_id=run.id
+    )
+    match event:
+        case TextDelta(text=text):
+            message.kind, message.content = wire.TEXT_DELTA, text
+        case ThinkingDelta(text=text):
+            message.kind, message.content = wire.THINKING_DELTA, text
+        case TextStart():
+            message.kind = wire.TEXT_START
+        case TextEnd():
+            message.kind = wire.TEXT_END
+        case ThinkingStart():
+            message.kind = wire.THINKING_START
+        case ThinkingEnd():
+            message.kind = wire.THINKING_END
+        case ToolStart(calls=calls, early=False):
+            message.kind = wire.TOOL_START
+            message.content = ", ".join(label(call) for call in calls)
+            message.tool_calls.extend(call_infos(calls))
+        case ToolResult():
+            message.kind = wire.TOOL_RESULT
+            message.content = f"{event.duration_ms}ms"
+            message.call_id = event.call_id
+            message.tool_output = shortened(event.output)
+            message.tool_is_error = event.is_error
+        case ToolsComplete():
+            message.kind = wire.TOOLS_COMPLETE
+        case Done():
+            message.kind, message.content = wire.DONE, outcome(event)
+        case _:
+            return None
+    if (parent := run.parent) is not None:
+        message.parent.agent, message.parent.sender = parent.pair
+        message.parent.run_id, message.parent.call_id = parent.run_id, parent.call_id
+    return message
+
+
+def label(call: ToolCall) -> str:
+    """A call in a few words: its name, and for a shell what it is to do."""
+    if call.name != "bash":
+        return call.name
+    try:
+        command = json.loads(call.arguments)["command"]
+        return f"bash({command.splitlines()[0]})"
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return call.name
+
+
+def shortened(output: str) -> str:
+    data = output.encode(errors="replace")
+    if len(data) <= OUTPUT:
+        return output
+    return data[: OUTPUT - len(TRUNCATED.encode())].decode(errors="ignore") + TRUNCATED
+
+
+def outcome(done: Done) -> str:
+    if not done.steps:
+        return ""
+    usage = done.usage
+    read, written = (usage.prompt, usage.completion) if usage is not None else (0, 0)
+    cached = usage.cache_hit if usage is not None else None
+    hit = f" ({short(cached)} cached)" if cached else ""
+    return f"{done.model} {short(read)} in{hit} / {short(written)} out"
+
+
+def short(count: int) -> str:
+    if count >= 1_000_000:
+        return f"{count / 1_000_000:.1f}M"
+    return f"{count / 1000:.1f}k" if count >= 1000 else str(count)

@@ -1,0 +1,347 @@
+"""Logs: every record as one line, on stderr and in logs/crabtalkd.log, written by one thread.
+
+Any room logs with `logging.getLogger(__name__)`, and adds values that a program may want to read
+with `extra={"fields": {"run_id": 7}}`; `fields` writes that shorter. Nothing here blocks who logs,
+which `logging.handlers` cannot promise: a full queue complains on the stderr that is stalled, and a
+listener that is stuck is waited for without end. It also loads pickle.
+"""
+
+import logging
+import os
+import queue
+import re
+import select
+import stat
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, TextIO, TypeAlias
+
+FILE = "crabtalkd.log"
+FILE_SIZE = 10 * 1024 * 1024
+OLD_FILES = 3
+# Lines that wait for the thread. More are dropped, and counted.
+WAITING = 1024
+# Characters of a text in a line, and of one that waits. It is cut after the masking: a secret at
+# the end of what is shown must still be whole when it is looked for.
+SHOWN = 16 * 1024
+KEPT = 2 * SHOWN
+# A reader that takes nothing for so long is not waited for again until it does.
+PATIENCE_MS = 250
+CLOSING = 1.0
+
+MASK = "********"
+SHORTEST_SECRET = 6
+NAMES = (
+    r"(?:api[_-]?key|authorization|secret_access_key|client_secret|password"
+    r"|(?:access|refresh|session)_token)"
+)
+# After a name: a colon or an equals sign, or a comma if it is quoted. Bytes and JSON in JSON too.
+GIVEN = r"""(?:\\*["']\s*[:=,]|\s*[:=])\s*(?:b(?=["']))?\\*"""
+# Up to the closing quote, or a word.
+TEXT = r"""(?:(["'])(?:\\.|(?!\2).)*|[^\s,;&"'(){}\[\]]+)"""
+# Compiled when first used, which is by the thread.
+SHAPES = (
+    # Unquoted, its value is the rest of the line: some schemes have several parts.
+    (rf"(authorization{GIVEN})(?:([\"'])(?:(?!\2).)*|[^\r\n]+)", rf"\1\2{MASK}"),
+    (rf"({NAMES}{GIVEN}){TEXT}", rf"\1\2{MASK}"),
+    (r"(secret_access_key\s+)[^\s,;:=\"']+", rf"\1{MASK}"),
+    (r"(\bbearer\s+)[^\s,;\"']+", rf"\1{MASK}"),
+    (r"(?<![a-z0-9])sk-[\w-]{8,}", MASK),
+    (r"(://)[^\s/?#\"']*@", rf"\1{MASK}@"),
+    (r"([?&]key=)[^\s&#\"']+", rf"\1{MASK}"),
+)
+# Whatever begins a new line somewhere, or commands a terminal.
+CONTROLS = {code: ascii(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+
+Value: TypeAlias = str | int | float | None
+Line: TypeAlias = dict[str, Value]
+ErrorInfo: TypeAlias = (
+    tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None] | None
+)
+
+
+def fields(**values: object) -> dict[str, dict[str, object]]:
+    """For `extra=`: `log.info("run done", extra=fields(run_id=7))`."""
+    return {"fields": values}
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """Without the secrets, and without what looks like one."""
+    for secret in sorted(secrets, key=len, reverse=True):  # one may be a part of another
+        text = text.replace(secret, MASK)
+    for shape, instead in SHAPES:
+        text = re.sub(shape, instead, text, flags=re.IGNORECASE | re.DOTALL)
+    return text
+
+
+def start_logs(
+    *,
+    directory: Path | None,
+    form: Literal["text", "json"],
+    level: int = logging.INFO,
+    stderr: TextIO | None,
+) -> "Logs":
+    """Takes over logging until closed: ours from `level` on, that of libraries from warnings on.
+
+    `directory` is the home's `logs`; it is made if need be, the home is not.
+    """
+    file = LogFile(directory / FILE) if directory is not None else None
+    stream = Stream(stderr) if stderr is not None else None
+    return Logs(file, stream, as_json if form == "json" else as_text, level)
+
+
+class Logs(logging.Handler):
+    """Handles all records. Closed, it has put logging back to where it was."""
+
+    def __init__(
+        self,
+        file: "LogFile | None",
+        stderr: "Stream | None",
+        form: Callable[[Line], bytes],
+        level: int,
+    ) -> None:
+        super().__init__()
+        self._file = file
+        self._stderr = stderr
+        self._form = form
+        self._secrets = frozenset[str]()
+        self._has_complained = False
+        self._dropped = 0
+        # Bounded by `emit`. A bounded queue would deadlock when a finalizer logs during a put.
+        self._waiting = queue.SimpleQueue[tuple[Line, ErrorInfo, int] | None]()
+        ours, root = logging.getLogger("crabtalk"), logging.getLogger()
+        self._levels = [(ours, ours.level), (root, root.level)]
+        ours.setLevel(level)
+        root.setLevel(max(level, logging.WARNING))
+        root.addHandler(self)
+        # A daemon thread: at the end of the process it may be stuck in a write.
+        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "Logs":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add_secrets(self, secrets: Iterable[str]) -> None:
+        """From now on they are masked; those below six characters would mask plain words."""
+        known = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
+        self._secrets |= known | {repr(secret)[1:-1] for secret in known}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._waiting.qsize() < WAITING:
+            with suppress(Exception):  # whatever it takes to make a text of a value
+                self._waiting.put((line_of(record), record.exc_info, self._dropped))
+                self._dropped = 0
+                return
+        self._dropped += 1
+
+    def close(self) -> None:
+        """Writes what waits, but takes no more than a second."""
+        root = logging.getLogger()
+        if self not in root.handlers:
+            return
+        root.removeHandler(self)
+        for logger, level in self._levels:
+            logger.setLevel(level)
+        if self._dropped:
+            self._waiting.put((own_line("WARNING", "the log ends"), None, self._dropped))
+        self._waiting.put(None)
+        self._thread.join(CLOSING)
+        super().close()
+
+    def _run(self) -> None:
+        while (event := self._waiting.get()) is not None:
+            try:
+                self._write(*event)
+            except Exception as error:  # one line must not end the log
+                self._write(own_line("ERROR", f"a line could not be written: {error!r}"), None, 0)
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, line: Line, error: ErrorInfo, dropped: int) -> None:
+        if error is not None and error[0] is not None:
+            # Here, because it reads source files.
+            line["exception"] = "".join(traceback.format_exception(*error)).rstrip()[:KEPT]
+        line = {as_utf8(key): self._masked(key, value) for key, value in line.items()}
+        for sink in (self._file, self._stderr):  # the file is not to wait for a reader
+            if sink is not None:
+                sink.lost += dropped
+                self._send(sink, line)
+
+    def _send(self, sink: "LogFile | Stream", line: Line) -> None:
+        data = self._form({**line, "dropped": sink.lost} if sink.lost else line)
+        try:
+            sink.write(data)
+        except Exception as error:  # a stream in memory may be closed, or anything
+            sink.lost += 1
+            if sink is self._file:
+                reason = getattr(error, "strerror", None) or error
+                self._complain(f"cannot write to {sink.path}: {reason}")
+        else:
+            sink.lost = 0
+            if sink is self._file:
+                self._has_complained = False
+
+    def _complain(self, problem: str) -> None:
+        if self._stderr is not None and not self._has_complained:
+            self._has_complained = True
+            self._send(self._stderr, own_line("WARNING", f"{problem}; the log goes on without it"))
+
+    def _masked(self, key: str, value: Value) -> Value:
+        if re.search(NAMES, key, re.IGNORECASE):
+            return MASK
+        if not isinstance(value, str):
+            return value
+        text = mask(value, self._secrets)
+        if len(text) > SHOWN:
+            text = f"{text[:SHOWN]}… (cut)"
+        return as_utf8(text)
+
+
+def as_utf8(text: str) -> str:
+    """Without lone surrogates, such as names of files have."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def line_of(record: logging.LogRecord) -> Line:
+    """The record as it waits: nothing in it changes, or is larger than it need be."""
+    try:
+        message = record.getMessage()
+    except (TypeError, ValueError, KeyError):
+        message = f"{record.msg} {record.args!r}"  # better than no message
+    line = new_line(record.created, record.levelname, record.name, message)
+    given = getattr(record, "fields", None)
+    for key, value in given.items() if isinstance(given, Mapping) else ():
+        plain = value if value is None or isinstance(value, int | float) else str(value)[:KEPT]
+        line[f"{key}_" if key in line else str(key)] = plain
+    if record.stack_info:
+        line["stack"] = record.stack_info[:KEPT]
+    return line
+
+
+def own_line(level: str, message: str) -> Line:
+    return new_line(time.time(), level, __name__, message)
+
+
+def new_line(created: float, level: str, logger: str, message: str) -> Line:
+    seconds, milliseconds = divmod(round(created * 1000), 1000)
+    ts = time.strftime(f"%Y-%m-%dT%H:%M:%S.{milliseconds:03}Z", time.gmtime(seconds))
+    return {"ts": ts, "level": level, "logger": logger, "message": message[:KEPT]}
+
+
+def as_json(line: Line) -> bytes:
+    import msgspec.json  # a daemon that logs text does not pay for it
+
+    return msgspec.json.encode(line) + b"\n"
+
+
+def as_text(line: Line) -> bytes:
+    rest = dict(line)
+    ts, level, logger, message = (rest.pop(key) for key in ("ts", "level", "logger", "message"))
+    words = [f"{ts} {level:<5} {str(logger).removeprefix('crabtalk.')}: {message}"]
+    words += [f"{key}={quoted(str(value))}" for key, value in rest.items()]
+    return " ".join(words).translate(CONTROLS).encode() + b"\n"
+
+
+def quoted(text: str) -> str:
+    if re.fullmatch(r'[^\s"=\\]+', text):
+        return text
+    return '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
+
+
+class Stream:
+    """A stream that is written to only while somebody reads it. `lost` lines were not, of late.
+
+    Through its descriptor: Python's own buffer has a lock, and an exit fails if a stuck thread
+    holds it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.lost = 0
+        self._stream = stream
+        self._is_torn = False
+        self._poll = select.poll()
+        try:
+            self._descriptor = stream.fileno()
+        except (OSError, ValueError):  # a stream in memory
+            self._descriptor = -1
+        else:
+            self._poll.register(self._descriptor, select.POLLOUT)
+
+    def write(self, line: bytes) -> None:
+        if self._descriptor < 0:
+            self._stream.write(line.decode())
+            return
+        rest = b"\n" + line if self._is_torn else line
+        while rest:
+            if not self._poll.poll(0 if self.lost else PATIENCE_MS):
+                raise BlockingIOError
+            # A pipe that has room at all has it for so much.
+            rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
+            self._is_torn = bool(rest)
+
+
+class LogFile:
+    """The file, opened when it is written to, and again when it was removed or something failed.
+
+    `lost` is how many lines it lacks since the last it has.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.lost = 0
+        self.path = path
+        self._descriptor: int | None = None
+
+    def write(self, line: bytes) -> None:
+        try:
+            descriptor, size = self._with_room(len(line))
+            try:
+                rest = line
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+            except OSError:
+                os.ftruncate(descriptor, size)  # no half lines
+                raise
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _with_room(self, needed: int) -> tuple[int, int]:
+        """Its descriptor and size, when there is room in it."""
+        if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
+            self.close()
+        size = os.fstat(self._opened()).st_size
+        if size and size + needed > FILE_SIZE:
+            self.close()
+            self._rotate()
+            size = 0
+        return self._opened(), size
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            self.path.parent.chmod(0o700)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            self._descriptor = os.open(self.path, flags, 0o600)
+            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+                raise OSError("it is not a regular file")
+            os.fchmod(self._descriptor, 0o600)
+        return self._descriptor
+
+    def _rotate(self) -> None:
+        names = [FILE, *(f"{FILE}.{number}" for number in range(1, OLD_FILES + 1))]
+        for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
+            with suppress(FileNotFoundError):
+                self.path.with_name(newer).replace(self.path.with_name(older))

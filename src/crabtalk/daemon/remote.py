@@ -1,0 +1,99 @@
+"""What `crabtalkd reload`, `status` and `events` ask of the daemon that runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from google.protobuf.json_format import MessageToDict
+
+from crabtalk.client import connect
+from crabtalk.protocol import wire
+
+CLIENT = "crabtalkd"
+# Deltas come in pieces; these end what is being said.
+TEXT = (wire.TEXT_DELTA, wire.THINKING_DELTA)
+MARKERS = (wire.TEXT_START, wire.TEXT_END, wire.THINKING_START, wire.THINKING_END)
+
+
+async def reload(home: Path) -> list[str]:
+    """Returns what is wrong with the set-up now."""
+    async with connect(home=home, client=CLIENT) as client:
+        await client.reload()
+        return list((await client.get_stats()).problems)
+
+
+async def status(home: Path, in_json: bool) -> str:
+    async with connect(home=home, client=CLIENT) as client:
+        welcome = await client.hello()
+        stats = await client.get_stats()
+    known: dict[str, Any] = {
+        "home": str(home),
+        "version": welcome.server_version,
+        "uptime_secs": stats.uptime_secs,
+        "agents": stats.registered_agents,
+        "active_conversations": stats.active_conversations,
+        "runs": stats.runs,
+        "model": stats.active_model,
+        "problems": list(stats.problems),
+    }
+    return json.dumps(known) if in_json else as_text(known)
+
+
+def as_text(known: dict[str, Any]) -> str:
+    lines = [
+        f"crabtalkd {known['version']} runs in {known['home']}, since {span(known['uptime_secs'])}",
+        f"model          {known['model'] or 'none yet; `crabtalkd setup` helps with that'}",
+        f"agents         {known['agents']}",
+        f"conversations  {known['active_conversations']} in memory, {known['runs']} turns running",
+    ]
+    return "\n".join([*lines, *(f"problem        {problem}" for problem in known["problems"])])
+
+
+def span(seconds: int) -> str:
+    """`3 h 12 min`, in the two largest units that matter."""
+    for size, name, smaller, part in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {name} {seconds % size // smaller} {part}"
+    return f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
+
+
+async def events(home: Path, agent: str, sender: str, in_json: bool) -> None:
+    """Prints what happens, one line a thing, until cancelled."""
+    async with connect(home=home, client=CLIENT) as client:
+        saying: dict[str, list[str]] = {}
+        async for event in client.subscribe_events(agent=agent, sender=sender):
+            line = as_json(event) if in_json else as_line(event, saying)
+            if line:
+                click.echo(line)
+
+
+def as_json(event: wire.AgentEventMsg) -> str:
+    """With its kind always there: its zero means something, and protobuf leaves zeros out."""
+    known = MessageToDict(event, preserving_proto_field_name=True)
+    kind = wire.AgentEventKind.Name(event.kind)
+    return json.dumps({**known, "kind": kind}, ensure_ascii=False)
+
+
+def as_line(event: wire.AgentEventMsg, saying: dict[str, list[str]]) -> str:
+    """Pieces of text are shown together, when they are complete."""
+    said = saying.setdefault(event.run_id, [])
+    if event.kind in TEXT:
+        said.append(event.content)
+        return ""
+    if event.kind in (wire.TEXT_START, wire.THINKING_START, wire.TOOLS_COMPLETE):
+        return ""
+    what = wire.AgentEventKind.Name(event.kind).lower().replace("_", " ")
+    content = event.content
+    if event.kind in MARKERS:
+        what = "says" if event.kind == wire.TEXT_END else "thinks"
+        content = " ".join("".join(said).split())
+        said.clear()
+    elif event.kind == wire.TOOL_RESULT:
+        first = next(iter(event.tool_output.splitlines()), "")
+        content = f"{content} {'failed: ' if event.tool_is_error else ''}{first}"
+    elif event.kind == wire.DONE:
+        saying.pop(event.run_id, None)
+    clock = event.timestamp[11:19]
+    missed = f" (after {event.missed} missed)" if event.missed else ""
+    return f"{clock} {event.agent} with {event.sender}: {what} {content}{missed}".rstrip()

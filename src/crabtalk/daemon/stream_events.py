@@ -1,0 +1,131 @@
+"""A run's events as the wire streams them."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from crabtalk.model import ToolCall, Usage
+from crabtalk.protocol import wire
+from crabtalk.runtime import (
+    ContextUsage,
+    Done,
+    Event,
+    Started,
+    StopReason,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ThinkingDelta,
+    ThinkingEnd,
+    ThinkingStart,
+    ToolResult,
+    ToolsComplete,
+    ToolStart,
+    UserSteered,
+)
+
+REASONS = {
+    StopReason.COMPLETED: wire.STOP_REASON_COMPLETED,
+    StopReason.CANCELLED: wire.STOP_REASON_CANCELLED,
+    StopReason.MAX_ITERATIONS: wire.STOP_REASON_MAX_ITERATIONS,
+    StopReason.NO_ACTION: wire.STOP_REASON_NO_ACTION,
+    StopReason.ERROR: wire.STOP_REASON_ERROR,
+}
+LARGEST_COUNT = 2**32 - 1
+
+
+def stream_event(event: Event) -> wire.StreamEvent | None:
+    """None for what a stream does not show."""
+    convert = CONVERSIONS.get(type(event))
+    return convert(event) if convert is not None else None
+
+
+def chunk(event: TextDelta) -> wire.StreamEvent:
+    return wire.StreamEvent(chunk=wire.StreamChunk(content=event.text))
+
+
+def thinking(event: ThinkingDelta) -> wire.StreamEvent:
+    return wire.StreamEvent(thinking=wire.StreamThinking(content=event.text))
+
+
+def start(event: Started) -> wire.StreamEvent:
+    return wire.StreamEvent(start=wire.StreamStart(agent=event.agent, run_id=event.run_id))
+
+
+def tool_start(event: ToolStart) -> wire.StreamEvent:
+    calls = call_infos(event.calls)
+    return wire.StreamEvent(
+        tool_start=wire.ToolStartEvent(calls=calls, early=True if event.early else None)
+    )
+
+
+def tool_result(event: ToolResult) -> wire.StreamEvent:
+    return wire.StreamEvent(
+        tool_result=wire.ToolResultEvent(
+            call_id=event.call_id,
+            output=event.output,
+            duration_ms=event.duration_ms,
+            is_error=event.is_error,
+        )
+    )
+
+
+def end(event: Done) -> wire.StreamEvent:
+    return wire.StreamEvent(
+        end=wire.StreamEnd(
+            agent=event.agent,
+            error=event.error,
+            model=event.model,
+            usage=token_usage(event.usage),
+            stop_reason=REASONS[event.reason],
+        )
+    )
+
+
+def call_infos(calls: Iterable[ToolCall]) -> list[wire.ToolCallInfo]:
+    return [
+        wire.ToolCallInfo(name=call.name, arguments=call.arguments, id=call.id or None)
+        for call in calls
+    ]
+
+
+def token_usage(usage: Usage | None) -> wire.TokenUsage | None:
+    """A vendor may report what the wire cannot hold; better the largest number than none."""
+    if usage is None:
+        return None
+
+    known = {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.total,
+        "cache_hit_tokens": usage.cache_hit,
+        "cache_miss_tokens": usage.cache_miss,
+        "reasoning_tokens": usage.reasoning,
+    }
+    return wire.TokenUsage(
+        **{
+            name: max(0, min(count, LARGEST_COUNT))
+            for name, count in known.items()
+            if count is not None
+        }
+    )
+
+
+CONVERSIONS: dict[type[Any], Callable[[Any], wire.StreamEvent]] = {
+    TextDelta: chunk,
+    ThinkingDelta: thinking,
+    Started: start,
+    TextStart: lambda e: wire.StreamEvent(text_start=wire.TextStartEvent(agent=e.agent)),
+    TextEnd: lambda e: wire.StreamEvent(text_end=wire.TextEndEvent(agent=e.agent)),
+    ThinkingStart: lambda e: wire.StreamEvent(
+        thinking_start=wire.ThinkingStartEvent(agent=e.agent)
+    ),
+    ThinkingEnd: lambda e: wire.StreamEvent(thinking_end=wire.ThinkingEndEvent(agent=e.agent)),
+    ToolStart: tool_start,
+    ToolResult: tool_result,
+    ToolsComplete: lambda e: wire.StreamEvent(tools_complete=wire.ToolsCompleteEvent()),
+    UserSteered: lambda e: wire.StreamEvent(user_steered=wire.UserSteeredEvent(content=e.text)),
+    ContextUsage: lambda e: wire.StreamEvent(
+        context_usage=wire.ContextUsageEvent(usage=token_usage(e.usage))
+    ),
+    Done: end,
+}

@@ -1,0 +1,72 @@
+"""Compaction: a history folded into a summary that can stand in its place."""
+
+import re
+from collections.abc import Sequence
+
+from crabtalk.model.messages import Message, Request
+from crabtalk.storage import Agent
+
+from .request import tagged
+
+TITLE_LENGTH = 60
+SENTENCE = re.compile(r"[^\n]*?[.!?…](?=\s|$)|[^\n]*?[。\uff01\uff1f]|[^\n]+")
+TRUNCATED = "... [truncated]"
+
+PROMPT = """\
+You compact conversations. Write a summary that takes the place of the one you are shown: the \
+agent will go on from your text alone and will not see the messages again.
+
+Keep: who the user is and what they want; decisions, and the reasons for them; facts, names, \
+numbers, paths and identifiers exactly as they were; what was done, what failed, what is still \
+open; constraints and preferences; results of tools that still matter; who said what, where \
+several agents spoke. Leave out greetings, repetition, and what was replaced by something later.
+
+Write dense, plain prose in the language of the conversation. Begin with one short sentence that \
+names the subject. Write nothing but the summary."""
+
+
+def summary_request(agent: Agent, history: Sequence[Message], model: str) -> Request:
+    """As text rather than as messages: every provider takes it, whatever calls are in it."""
+    parts: list[str] = []
+    if agent.prompt:
+        parts.append(f"The agent's own instructions, so that you know who it is:\n\n{agent.prompt}")
+    lines = "\n\n".join(filter(None, (line(m, agent) for m in history)))
+    parts.append(f"The conversation to compact:\n\n{lines}")
+    parts.append("Write the summary now.")
+    said = (Message("system", PROMPT), Message("user", "\n\n---\n\n".join(parts)))
+    return Request(model=model, messages=said)
+
+
+def line(message: Message, agent: Agent) -> str:
+    """One message as it reads in the transcript."""
+    if message.role == "tool":
+        output = shortened(message.text, agent.compact_tool_max_len)
+        return f"[result of {message.name or 'a tool'}]\n{output}"
+    calls = [f"[calls {call.name} with {call.arguments}]" for call in message.tool_calls]
+    text = tagged(message).text
+    pictures = ["[an image]"] * len(message.images)
+    body = "\n".join([*filter(None, [text]), *pictures, *calls])
+    return f"{message.role}: {body}" if body else ""
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most `limit` bytes, cut between characters."""
+    data = text.encode(errors="replace")
+    if len(data) <= limit:
+        return text
+    return data[:limit].decode(errors="ignore") + TRUNCATED
+
+
+def title_of(summary: str) -> str:
+    """Its first sentence, in a line."""
+    found = SENTENCE.match(summary.strip())
+    sentence = found.group().strip() if found else ""
+    if len(sentence) <= TITLE_LENGTH:
+        return sentence
+    return sentence[: TITLE_LENGTH - 1].rstrip() + "…"
+
+
+def next_name(base: str, last: str) -> str:
+    """Archives of a conversation are numbered from 1."""
+    number = last.removeprefix(f"{base}-")
+    return f"{base}-{int(number) + 1 if number.isdecimal() else 1}"

@@ -1,0 +1,188 @@
+"""Conversation: what one agent and one sender have said, as far as the agent has it before it.
+
+Memory follows storage: nothing is in the history that is not kept, and when in doubt the history
+is dropped and read again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from crabtalk.model.messages import Message, ToolCall
+from crabtalk.storage import (
+    Archive,
+    EventRecord,
+    MarkerRecord,
+    MessageRecord,
+    Meta,
+    Pair,
+    Record,
+    Storage,
+    StorageError,
+)
+
+from .clock import Clock
+from .line import Line
+from .run import Run
+
+T = TypeVar("T")
+Archiving = Callable[[Pair, Archive], Awaitable[None]]
+
+INTERRUPTED = "interrupted: the run was cut off before this call finished"
+# What a message takes beside its text, roughly.
+OVERHEAD = 500
+
+
+class Conversation:
+    """At most one per pair in a runtime. Changed only by whoever has its turn in the line."""
+
+    def __init__(self, pair: Pair, storage: Storage, clock: Clock) -> None:
+        self.pair = pair
+        self.line = Line()
+        self.run: Run | None = None  # in flight
+        self.since = clock.seconds()
+        self._storage = storage
+        self._clock = clock
+        self.unload()
+
+    def unload(self) -> None:
+        """Forgets what storage has. The next turn reads it again."""
+        self.loaded = False
+        self.exists = False
+        self.meta = Meta(self.pair.agent, self.pair.sender)
+        self.history: list[Message] = []
+        self.marker: MarkerRecord | None = None
+        self.size = 0
+
+    @property
+    def idle(self) -> bool:
+        return self.line.idle and self.run is None
+
+    async def load(self) -> None:
+        if self.loaded:
+            return
+        stored = await self._storage.load(self.pair)
+        self.unload()
+        if stored is not None:
+            self.exists = True
+            self.meta = stored.meta
+            self.marker = stored.marker
+            self.history = completed(replayed(stored.marker, stored.messages))
+            self.size = sum(map(weight, self.history))
+        self.loaded = True
+
+    async def append(
+        self,
+        messages: Sequence[Message] = (),
+        events: Sequence[EventRecord] = (),
+        *,
+        snapshot: bool = False,
+    ) -> None:
+        """Keeps them, then has them in the history. Raises StorageError, and then has neither.
+
+        Cancelled meanwhile, it is carried out first. `snapshot` adds the meta as it is then, so
+        that a listing finds it at the end of the log.
+        """
+        at = self._clock.now()
+        meta = self.meta
+        if not self.exists and not meta.created_at:
+            meta = msgspec.structs.replace(meta, created_at=at)
+        records: list[Record] = [] if self.exists else [meta.snapshot()]
+        for number, message in enumerate(messages, meta.message_count):
+            records.append(MessageRecord(number, at, message))
+        records += events
+        for record in records:
+            meta = meta.patched(record)
+        if snapshot:
+            records.append(meta.snapshot())
+
+        def kept() -> None:
+            self.exists = True
+            self.meta = meta
+            self.history += messages
+            self.size += sum(map(weight, messages))
+
+        await to_the_end(self._keep(records, kept))
+
+    async def fold(self, name: str, title: str, summary: str, archiving: Archiving) -> Archive:
+        """Has the archive kept elsewhere, then appends a marker: the history is the summary now."""
+        marker = MarkerRecord(name, self._clock.now(), title, summary, self.meta.message_count)
+        meta = self.meta.patched(marker)
+        archive = self.archive_of(marker)
+        await archiving(self.pair, archive)
+
+        def kept() -> None:
+            self.meta = meta
+            self.marker = marker
+            self.history = replayed(marker, ())
+            self.size = sum(map(weight, self.history))
+
+        await to_the_end(self._keep([marker, meta.snapshot()], kept))
+        return archive
+
+    def archive_of(self, marker: MarkerRecord) -> Archive:
+        return Archive(
+            name=marker.archive_name,
+            title=marker.title,
+            archived_at=marker.archived_at,
+            summary=marker.summary,
+            first_id=self.marker.end_id if self.marker is not None else 0,
+            end_id=marker.end_id,
+        )
+
+    async def _keep(self, records: list[Record], kept: Callable[[], None]) -> None:
+        try:
+            await self._storage.append(self.pair, records, create=not self.exists)
+        except StorageError:
+            self.unload()
+            raise
+        kept()
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Awaits all of it though we are cancelled meanwhile; the cancellation then goes on."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # seen, though the cancellation matters more
+        raise cancelled
+    return task.result()
+
+
+def replayed(marker: MarkerRecord | None, messages: Sequence[MessageRecord]) -> list[Message]:
+    """The history a run starts from."""
+    summary = [Message("user", marker.summary)] if marker is not None else []
+    return summary + [record.message for record in messages]
+
+
+def completed(history: Sequence[Message]) -> list[Message]:
+    """Gives every call a result, since strict providers refuse a history with one that has none."""
+    whole: list[Message] = []
+    open_calls: dict[str, ToolCall] = {}
+    for message in history:
+        if message.role == "tool":
+            if open_calls.pop(message.call_id, None) is None:
+                continue  # a result without its call would be refused as well
+        else:
+            whole += [interrupted(call) for call in open_calls.values()]
+            open_calls = {call.id: call for call in message.tool_calls}
+        whole.append(message)
+    return whole + [interrupted(call) for call in open_calls.values()]
+
+
+def interrupted(call: ToolCall) -> Message:
+    return Message("tool", INTERRUPTED, call_id=call.id, name=call.name, is_error=True)
+
+
+def weight(message: Message) -> int:
+    """About how much memory it holds."""
+    images = sum(len(image.data) + len(image.url) for image in message.images)
+    calls = sum(len(call.arguments) for call in message.tool_calls)
+    return OVERHEAD + len(message.text) + len(message.reasoning) + images + calls

@@ -1,0 +1,60 @@
+"""Conversations: those in memory, at most one per pair. Idle ones leave, least used first."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from crabtalk.storage import Pair, Storage
+
+from .clock import Clock
+from .conversation import Conversation
+from .limits import Limits
+
+# Weighing looks at every conversation, which need not happen after every turn.
+WEIGH_EVERY = 16
+
+
+class Conversations:
+    """Asking for a pair makes its place here at once, without an await: two askers get the same."""
+
+    def __init__(self, storage: Storage, limits: Limits, clock: Clock) -> None:
+        self._storage = storage
+        self._limits = limits
+        self._clock = clock
+        self._table: OrderedDict[Pair, Conversation] = OrderedDict()
+        self._unweighed = 0  # turns since all of them were weighed
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __iter__(self) -> Iterator[Conversation]:
+        return iter(list(self._table.values()))
+
+    def get(self, pair: Pair) -> Conversation:
+        conversation = self._table.get(pair)
+        if conversation is None:
+            conversation = Conversation(pair, self._storage, self._clock)
+            self._table[pair] = conversation
+        else:
+            self._table.move_to_end(pair)
+        return conversation
+
+    def find(self, pair: Pair) -> Conversation | None:
+        return self._table.get(pair)
+
+    def trim(self) -> None:
+        """Lets idle ones go until the bounds hold; whatever runs or waits stays."""
+        spare = len(self._table) - self._limits.live_conversations
+        heavy = 0
+        self._unweighed += 1
+        if self._unweighed >= WEIGH_EVERY:
+            self._unweighed = 0
+            heavy = sum(c.size for c in self._table.values()) - self._limits.live_bytes
+        if spare <= 0 and heavy <= 0:
+            return
+        for pair, conversation in list(self._table.items()):
+            if spare <= 0 and heavy <= 0:
+                return
+            if conversation.idle:
+                del self._table[pair]
+                spare -= 1
+                heavy -= conversation.size

@@ -1,0 +1,29 @@
+"""Why the engine refuses. Each says what to do next."""
+
+
+class RuntimeRefusalError(Exception):
+    """The engine cannot do what it was asked to."""
+
+
+class UnknownAgentError(RuntimeRefusalError):
+    """No agent has that name."""
+
+
+class UnknownConversationError(RuntimeRefusalError):
+    """No conversation has that name."""
+
+
+class NothingInFlightError(RuntimeRefusalError):
+    """There is no run to act on."""
+
+
+class NothingToCompactError(RuntimeRefusalError):
+    """The history holds nothing that is not in an archive already."""
+
+
+class BusyError(RuntimeRefusalError):
+    """A bound is reached; later the same may succeed."""
+
+
+class CompactionError(RuntimeRefusalError):
+    """The summary could not be made or kept. Nothing changed."""

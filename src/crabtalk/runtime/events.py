@@ -1,0 +1,114 @@
+"""What happens in a run, in the order it happens. Pure values; a wire makes its own of them.
+
+A run is `Started`, any number of steps, `Done`. Segments (text, thinking) never nest.
+"""
+
+from enum import Enum
+
+from crabtalk.model.messages import ToolCall, Usage, Value
+from crabtalk.storage import Archive
+
+
+class StopReason(Enum):
+    COMPLETED = "completed"  # the agent said what it had to say
+    CANCELLED = "cancelled"  # somebody killed the run, or left
+    MAX_ITERATIONS = "max_iterations"
+    NO_ACTION = "no_action"  # neither text nor a call
+    ERROR = "error"
+
+
+class Started(Value, frozen=True):
+    """The turn is accepted; it may still wait for an earlier one."""
+
+    agent: str  # who will speak
+    run_id: str = ""
+
+
+class TextStart(Value, frozen=True):
+    agent: str
+
+
+class TextDelta(Value, frozen=True):
+    text: str
+
+
+class TextEnd(Value, frozen=True):
+    agent: str
+
+
+class ThinkingStart(Value, frozen=True):
+    agent: str
+
+
+class ThinkingDelta(Value, frozen=True):
+    text: str
+
+
+class ThinkingEnd(Value, frozen=True):
+    agent: str
+
+
+class ToolStart(Value, frozen=True):
+    """`early`: the first names are known, their arguments not yet. Then again, with all of it."""
+
+    calls: tuple[ToolCall, ...]
+    early: bool = False
+
+
+class ToolResult(Value, frozen=True):
+    """A call has finished. They come as they finish, not in the order of the calls."""
+
+    call_id: str
+    output: str
+    duration_ms: int
+    is_error: bool = False
+
+
+class ToolsComplete(Value, frozen=True):
+    pass
+
+
+class UserSteered(Value, frozen=True):
+    """What was said into the run, at the moment the agent reads it."""
+
+    text: str
+
+
+class ContextUsage(Value, frozen=True):
+    """Of one model call."""
+
+    usage: Usage
+
+
+class Compacted(Value, frozen=True):
+    archive: Archive
+
+
+class Done(Value, frozen=True):
+    """The run is over, and all of it is kept. `text` is what was said last."""
+
+    agent: str
+    reason: StopReason
+    text: str = ""
+    error: str = ""
+    model: str = ""
+    usage: Usage | None = None
+    steps: int = 0
+
+
+Event = (
+    Started
+    | TextStart
+    | TextDelta
+    | TextEnd
+    | ThinkingStart
+    | ThinkingDelta
+    | ThinkingEnd
+    | ToolStart
+    | ToolResult
+    | ToolsComplete
+    | UserSteered
+    | ContextUsage
+    | Compacted
+    | Done
+)

@@ -1,0 +1,98 @@
+"""Hook: the one way from the engine to what agents can do. Env: the rest of the outside world.
+
+Every method has a default that does nothing, so an embedded runtime needs neither.
+"""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crabtalk.model.messages import Tool
+from crabtalk.storage import Agent, Archive, Pair
+
+from .events import Event
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+class ToolError(Exception):
+    """A tool failed; its text is what the agent reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDispatch:
+    """A call to carry out, and in whose name. `arguments` is JSON text, valid or not."""
+
+    name: str
+    arguments: str
+    call_id: str
+    agent: str
+    sender: str
+    run: "Run"
+    cwd: Path
+
+
+class Hook:
+    """What a subsystem adds to agents (RFC 0075)."""
+
+    def schema(self) -> list[Tool]:
+        """The tools it owns."""
+        return []
+
+    def system_prompt(self) -> str | None:
+        """What it adds to every agent's prompt."""
+        return None
+
+    def on_build_agent(self, agent: Agent) -> Agent:
+        """The agent as it will run; called when it is registered."""
+        return agent
+
+    def on_register_agent(self, name: str, agent: Agent) -> None:
+        """Before the agent can be addressed."""
+
+    def on_unregister_agent(self, name: str) -> None:
+        """After it no longer can."""
+
+    def on_event(self, run: "Run", event: Event) -> None:
+        """Something happened in a run. Must not block."""
+
+    def preprocess(self, agent: str, content: str) -> str | None:
+        """Another text for what the user said; None leaves it."""
+        return None
+
+    def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
+        """Which of its tools the agent may call, and a line for its prompt about that."""
+        return [tool.name for tool in self.schema()], None
+
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+        """Carries a call out; None when the tool is not its own. Fails with ToolError."""
+        return None
+
+
+class Env:
+    """What a process gives to the engine it hosts."""
+
+    def __init__(self, hook: Hook | None = None, cwd: Path | None = None) -> None:
+        self.hook = hook or Hook()
+        self.cwd = cwd or Path.cwd()
+
+    def tools(self, agent: Agent) -> tuple[Tool, ...]:
+        """What the agent may call, in a stable order: providers cache by prefix."""
+        allowed = set(self.hook.scoped_tools(agent)[0])
+        return tuple(sorted((t for t in self.hook.schema() if t.name in allowed), key=by_name))
+
+    def on_event(self, run: "Run", event: Event) -> None:
+        self.hook.on_event(run, event)
+
+    async def instructions(self, cwd: Path) -> str:
+        """What people wrote down for agents that work in a directory."""
+        return ""
+
+    async def archive(self, pair: Pair, archive: Archive) -> None:
+        """Keeps what a compaction made. If it raises, the compaction does not happen."""
+
+
+def by_name(tool: Tool) -> str:
+    return tool.name

@@ -1,0 +1,28 @@
+"""The bounds the engine keeps, so that no input makes it grow or hold up others."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Each has a default that a person never meets."""
+
+    # Turns at once, running and waiting; the next one is refused.
+    runs: int = 4096
+    # Conversations kept in memory while nothing runs in them, and bytes of text they may hold.
+    live_conversations: int = 256
+    live_bytes: int = 64 * 1024 * 1024
+    # Events a stream's reader may be behind before its run waits for it.
+    stream_events: int = 256
+    # Steering messages that may wait to be read.
+    steers: int = 64
+    # Calls of one step that are carried out; the rest are answered with an error.
+    tool_calls: int = 64
+    # Bytes of one tool's output that reach the model, the client and the log.
+    tool_output: int = 64 * 1024
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                raise ValueError(f"{name} must be a whole number above zero, not {value!r}")

@@ -1,0 +1,55 @@
+"""Outlet: the events of one run on their way to the one who reads them.
+
+A reader that is behind slows its run down; one that left costs nothing.
+"""
+
+import asyncio
+from collections import deque
+
+from .events import Event
+
+
+class Outlet:
+    """One writer, one reader. The writer pushes, and waits for room when it is `full`."""
+
+    __slots__ = ("_bound", "_closed", "_events", "_reader", "_writer")
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._events: deque[Event] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._closed = False
+
+    @property
+    def full(self) -> bool:
+        return len(self._events) >= self._bound
+
+    def push(self, event: Event) -> None:
+        if self._closed:
+            return
+        self._events.append(event)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def room(self) -> None:
+        """Until the reader has caught up, or left."""
+        while self.full and not self._closed:
+            self._writer = asyncio.get_running_loop().create_future()
+            await self._writer
+
+    async def next(self) -> Event:
+        while not self._events:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        event = self._events.popleft()
+        if self._writer is not None and not self._writer.done() and not self.full:
+            self._writer.set_result(None)
+        return event
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        self._closed = True
+        self._events.clear()
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)

@@ -1,0 +1,66 @@
+"""What the model is shown: history, tags, and the framing that is made anew for each run.
+
+Framing is never part of the history: it is laid into the request, right before what the user said
+last, and forgotten. So it cannot pile up, and cannot reach the disk.
+"""
+
+import html
+import re
+from collections.abc import Sequence
+
+from crabtalk.model.messages import Message
+
+FROM_TAG = re.compile(r"<(?=/?from\b)", re.IGNORECASE)
+INSTRUCTIONS_TAG = re.compile(r"<(?=/?instructions\b)", re.IGNORECASE)
+
+PRIMARY = (
+    "Other agents have joined this conversation as guests. A message inside "
+    '<from agent="NAME">…</from> was written by the guest of that name, not by you. '
+    "Go on answering as yourself, without such tags."
+)
+GUEST = (
+    "You are joining this conversation as a guest. It belongs to the agent {primary}, whose "
+    'messages carry no tag. A message inside <from agent="NAME">…</from> was written by the agent '
+    "of that name; those with your own name, {guest}, are yours. You have no tools here. Answer "
+    "the last message as yourself, without such tags."
+)
+
+
+def framing(
+    history: Sequence[Message], instructions: str, *, primary: str, guest: str = ""
+) -> list[Message]:
+    """The messages to lay before what the user said last."""
+    injected: list[Message] = []
+    if instructions:
+        inside = INSTRUCTIONS_TAG.sub("&lt;", instructions)
+        injected.append(Message("user", f"<instructions>\n{inside}\n</instructions>"))
+    if guest:
+        injected.append(Message("user", GUEST.format(primary=quoted(primary), guest=quoted(guest))))
+    elif any(message.agent for message in history):
+        injected.append(Message("user", PRIMARY))
+    return injected
+
+
+def messages(
+    prompt: str, history: Sequence[Message], injected: Sequence[Message], at: int
+) -> tuple[Message, ...]:
+    """The request's messages: prompt, history before `at`, framing, the rest."""
+    system = [Message("system", prompt)] if prompt else []
+    before = [tagged(message) for message in history[:at]]
+    after = [tagged(message) for message in history[at:]]
+    return (*system, *before, *injected, *after)
+
+
+def tagged(message: Message) -> Message:
+    """A guest's words inside a tag with its name; everybody else's as they are.
+
+    What it says cannot end its own tag, or open another's.
+    """
+    if not message.agent or message.role != "assistant":
+        return message
+    inside = FROM_TAG.sub("&lt;", message.text)
+    return Message("assistant", f'<from agent="{quoted(message.agent)}">\n{inside}\n</from>')
+
+
+def quoted(name: str) -> str:
+    return html.escape(name)

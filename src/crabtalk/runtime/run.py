@@ -1,0 +1,103 @@
+"""Run: one turn being carried out, as the rest of the program sees it."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crabtalk.storage import Pair
+
+from .events import Done, Event, StopReason
+from .hook import Env
+from .outlet import Outlet
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The run, and the call in it, that delegated this one."""
+
+    pair: Pair
+    run_id: str
+    call_id: str
+
+
+class Run:
+    """Owned by its task, not by whoever listens: a listener that leaves takes it along only if it
+    is the one who asked for it, and did not ask for it to go on."""
+
+    __slots__ = (
+        "_env",
+        "accepts_steers",
+        "cwd",
+        "detached",
+        "done",
+        "id",
+        "is_guest",
+        "killed",
+        "outlet",
+        "pair",
+        "parent",
+        "speaker",
+        "steers",
+        "task",
+    )
+
+    def __init__(
+        self,
+        run_id: str,
+        pair: Pair,
+        speaker: str,
+        env: Env,
+        bound: int,
+        *,
+        cwd: Path,
+        is_guest: bool = False,
+        parent: Parent | None = None,
+    ) -> None:
+        self.id = run_id
+        self.pair = pair
+        self.speaker = speaker  # who answers: the conversation's agent, or a guest
+        self.cwd = cwd
+        self.is_guest = is_guest
+        self.parent = parent
+        self.outlet = Outlet(bound)
+        self.steers: deque[str] = deque()
+        self.accepts_steers = True
+        self.detached = False
+        self.killed = False
+        self.done: Done | None = None
+        self.task: asyncio.Task[Any] | None = None
+        self._env = env
+
+    def emit(self, event: Event) -> None:
+        self.outlet.push(event)
+        self._env.on_event(self, event)
+
+    def kill(self) -> None:
+        """Cancels at its next await. Once: a second one would interrupt the tidying up."""
+        if not self.killed and self.done is None and self.task is not None:
+            self.killed = True
+            self.task.cancel()
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """All of it from the start; one reader only. Closed early, the run is killed, unless it
+        is detached."""
+        try:
+            while True:
+                event = await self.outlet.next()
+                yield event
+                if type(event) is Done:
+                    return
+        finally:
+            self.outlet.close()
+            if not self.detached:
+                self.kill()
+
+    async def wait(self) -> Done:
+        """The end of it, without its events. Cancelled, the run goes on."""
+        self.outlet.close()
+        if self.task is not None:
+            await asyncio.wait([self.task])
+        return self.done or Done(self.speaker, StopReason.CANCELLED)

@@ -1,0 +1,402 @@
+"""Runtime: the engine. Agents, conversations, runs; storage and a provider behind them.
+
+It opens no socket, starts no process, and knows no protocol. What it needs of the outside world is
+Storage, Provider and Env, and all but the first two have defaults.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from crabtalk.model import ApiError, Provider
+from crabtalk.storage import Agent, Archive, Pair, Storage, StorageError, log_name
+
+from .backend import Backend
+from .clock import Clock
+from .compaction import next_name, summary_request, title_of
+from .conversation import Conversation
+from .conversations import Conversations
+from .errors import (
+    BusyError,
+    CompactionError,
+    NothingInFlightError,
+    NothingToCompactError,
+    UnknownAgentError,
+    UnknownConversationError,
+)
+from .events import Compacted, Done, Event, Started, StopReason
+from .hook import Env
+from .limits import Limits
+from .run import Parent, Run
+from .turn import Turn
+
+log = logging.getLogger(__name__)
+
+DEFAULT_SENDER = "user"
+T = TypeVar("T")
+
+
+class TurnOptions(TypedDict, total=False):
+    """How a turn may differ from a plain one."""
+
+    sender: str  # empty: `user`
+    guest: str  # the agent that speaks in the other's place
+    cwd: Path | None  # for this run only
+    tool_choice: str
+    parent: Parent | None
+    verbatim: bool  # the content is not looked through for commands
+    detached: bool  # the run goes on when its listener leaves
+
+
+class Runtime:
+    def __init__(
+        self,
+        storage: Storage,
+        provider: Provider,
+        env: Env | None = None,
+        *,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.storage = storage
+        self.env = env or Env()
+        self.limits = limits or Limits()
+        self.clock = clock or Clock()
+        self.conversations = Conversations(storage, self.limits, self.clock)
+        self._agents: dict[str, Agent] = {}  # as they were written
+        self._built: dict[str, Agent] = {}  # as they run
+        self._backend = Backend(provider)
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._runs: set[Run] = set()
+
+    # ── Agents ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def agents(self) -> Mapping[str, Agent]:
+        """Those that can be addressed, as they were written."""
+        return MappingProxyType(self._agents)
+
+    def register(self, agent: Agent) -> None:
+        """Adds an agent, or puts another in its place. Runs in flight keep the one they have."""
+        built = self.env.hook.on_build_agent(agent)
+        self.env.hook.on_register_agent(agent.name, agent)
+        self._built[agent.name] = built
+        self._agents[agent.name] = agent
+
+    def unregister(self, name: str) -> None:
+        if self._agents.pop(name, None) is not None:
+            del self._built[name]
+            self.env.hook.on_unregister_agent(name)
+
+    async def load_agents(self) -> dict[str, str]:
+        """Registers what storage has, and forgets what it no longer has.
+
+        Returns those that cannot be used, by name, with a sentence why. One that was registered
+        before it broke stays as it was.
+        """
+        found, broken = await self.storage.agents()
+        for agent in found:
+            if self._agents.get(agent.name) != agent:
+                self.register(agent)
+        for name in self._agents.keys() - {agent.name for agent in found} - broken.keys():
+            self.unregister(name)
+        return broken
+
+    def agent(self, name: str) -> Agent:
+        """As it runs. Raises UnknownAgentError."""
+        try:
+            return self._built[name]
+        except KeyError:
+            known = ", ".join(sorted(self._agents)) or "none yet"
+            raise UnknownAgentError(f"no agent is called {name!r}; there are: {known}") from None
+
+    # ── The provider ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def provider(self) -> Provider:
+        return self._backend.provider
+
+    def use(self, provider: Provider) -> None:
+        """From now on. Runs in flight finish on the one they have, which is closed after them."""
+        old, self._backend = self._backend, Backend(provider)
+        task = asyncio.ensure_future(old.close())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    # ── Turns ───────────────────────────────────────────────────────────────────────────────
+
+    def start(self, agent: str, content: str, **options: Unpack[TurnOptions]) -> Run:
+        """Begins a turn, at once: turns of a conversation run in the order of these calls.
+
+        Raises UnknownAgentError and BusyError; everything later is in the run's Done.
+        """
+        primary = self.agent(agent)
+        guest = options.get("guest", "")
+        run = self._new_run(
+            Pair(agent, options.get("sender") or DEFAULT_SENDER),
+            guest,
+            options.get("cwd"),
+            options.get("parent"),
+        )
+        run.detached = options.get("detached", False)
+        if not options.get("verbatim"):
+            content = self.env.hook.preprocess(agent, content) or content
+        conversation = self.conversations.get(run.pair)
+        place = conversation.line.join()
+        run.emit(Started(run.speaker, run.id))
+        choice = options.get("tool_choice", "")
+        self._own(run, self._turn(run, conversation, place, primary, guest, content, choice))
+        return run
+
+    async def stream(
+        self, agent: str, content: str, **options: Unpack[TurnOptions]
+    ) -> AsyncGenerator[Event, None]:
+        """A turn's events. Closed early, the run is killed, unless it is detached."""
+        run = self.start(agent, content, **options)
+        async with aclosing(run.events()) as events:
+            async for event in events:
+                yield event
+
+    async def send(self, agent: str, content: str, **options: Unpack[TurnOptions]) -> Done:
+        """A turn, when it is over. Cancelled, the run goes on."""
+        return await self.start(agent, content, **options).wait()
+
+    def _new_run(
+        self, pair: Pair, guest: str = "", cwd: Path | None = None, parent: Parent | None = None
+    ) -> Run:
+        if len(self._runs) >= self.limits.runs:
+            raise BusyError(f"{len(self._runs)} turns are running or waiting; try again later")
+        return Run(
+            self.clock.new_id(),
+            pair,
+            guest or pair.agent,
+            self.env,
+            self.limits.stream_events,
+            cwd=cwd or self.env.cwd,
+            is_guest=bool(guest),
+            parent=parent,
+        )
+
+    def _own(self, run: Run, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """The run's task is the runtime's, whoever asked for it."""
+        task = asyncio.ensure_future(work)
+        run.task = task
+
+        def over(task: asyncio.Task[T]) -> None:
+            self._runs.discard(run)
+            if not task.cancelled():
+                task.exception()  # whoever waits has it; if nobody does any more, nobody cares
+
+        self._runs.add(run)
+        task.add_done_callback(over)
+        return task
+
+    async def _turn(
+        self,
+        run: Run,
+        conversation: Conversation,
+        place: asyncio.Future[None],
+        primary: Agent,
+        guest: str,
+        content: str,
+        tool_choice: str,
+    ) -> None:
+        """The whole life of a run: its place in the line, the turn, the end."""
+        done = Done(run.speaker, StopReason.CANCELLED)
+        try:
+            await conversation.line.reach(place)
+            try:
+                conversation.run = run
+                done = await self._carry_out(
+                    run, conversation, primary, guest, content, tool_choice
+                )
+            finally:
+                conversation.run = None
+                conversation.line.leave()
+        except asyncio.CancelledError:
+            uncancel()
+        except (ApiError, StorageError, UnknownAgentError) as error:
+            done = Done(run.speaker, StopReason.ERROR, error=str(error))
+        except Exception as error:
+            log.exception("run %s failed", run.id)
+            sentence = f"internal error ({type(error).__name__}); the daemon's log has the details"
+            done = Done(run.speaker, StopReason.ERROR, error=sentence)
+        run.accepts_steers = False
+        run.done = done
+        run.emit(done)
+        self.conversations.trim()
+
+    async def _carry_out(
+        self,
+        run: Run,
+        conversation: Conversation,
+        primary: Agent,
+        guest: str,
+        content: str,
+        tool_choice: str,
+    ) -> Done:
+        speaker = self.agent(guest) if guest else primary
+        backend = self._backend
+        with backend.used():
+            turn = Turn(
+                run,
+                conversation,
+                speaker,
+                backend,
+                self.env,
+                self.limits,
+                self.clock,
+                tools=() if guest else self.env.tools(primary),
+                tool_choice=tool_choice,
+            )
+            try:
+                return await turn.carry_out(content)
+            except asyncio.CancelledError:
+                uncancel()
+                return await turn.finish(StopReason.CANCELLED)
+
+    @property
+    def running(self) -> int:
+        """Turns that run or wait, compactions included."""
+        return len(self._runs)
+
+    # ── Acting on what runs ─────────────────────────────────────────────────────────────────
+
+    async def kill(self, agent: str, sender: str = "") -> bool:
+        """Cancels the run in flight, whoever speaks in it. False when nothing was in flight.
+
+        Raises UnknownConversationError when there is no such conversation either.
+        """
+        pair = Pair(agent, sender or DEFAULT_SENDER)
+        conversation = self.conversations.find(pair)
+        if conversation is not None and conversation.run is not None:
+            conversation.run.kill()
+            return True
+        if conversation is None or not conversation.exists:
+            await self._must_exist(pair)
+        return False
+
+    def steer(self, agent: str, content: str, sender: str = "") -> None:
+        """Says something into the run in flight: the agent reads it at its next step.
+
+        Raises NothingInFlightError, and BusyError when too much waits to be read.
+        """
+        pair = Pair(agent, sender or DEFAULT_SENDER)
+        conversation = self.conversations.find(pair)
+        run = conversation.run if conversation is not None else None
+        if run is None or not run.accepts_steers:
+            raise NothingInFlightError(
+                f"nothing runs in the conversation of {pair.agent} with {pair.sender}; "
+                "say it as a message of its own"
+            )
+        if len(run.steers) >= self.limits.steers:
+            raise BusyError(f"{len(run.steers)} steering messages wait to be read; try again later")
+        run.steers.append(content)
+
+    # ── Compaction ──────────────────────────────────────────────────────────────────────────
+
+    async def compact(self, agent: str, sender: str = "") -> Archive:
+        """Folds the history into an archive. Turns that come meanwhile wait; `kill` stops it.
+
+        Raises UnknownConversationError, NothingToCompactError and CompactionError; nothing has
+        changed then. Cancelled, it goes on.
+        """
+        speaker = self.agent(agent)
+        run = self._new_run(Pair(agent, sender or DEFAULT_SENDER))
+        run.outlet.close()
+        run.accepts_steers = False
+        conversation = self.conversations.get(run.pair)
+        place = conversation.line.join()
+        return await asyncio.shield(
+            self._own(run, self._compaction(run, conversation, place, speaker))
+        )
+
+    async def _compaction(
+        self, run: Run, conversation: Conversation, place: asyncio.Future[None], agent: Agent
+    ) -> Archive:
+        try:
+            await conversation.line.reach(place)
+            try:
+                conversation.run = run
+                archive = await self._fold(conversation, agent)
+            finally:
+                conversation.run = None
+                conversation.line.leave()
+                self.conversations.trim()
+        except asyncio.CancelledError:
+            uncancel()
+            raise CompactionError("the compaction was killed; nothing changed") from None
+        except (ApiError, StorageError) as error:
+            raise CompactionError(f"{error}; nothing changed") from error
+        run.emit(Compacted(archive))
+        return archive
+
+    async def _fold(self, conversation: Conversation, agent: Agent) -> Archive:
+        await conversation.load()
+        if not conversation.exists:
+            raise no_conversation(conversation.pair)
+        marker = conversation.marker
+        if len(conversation.history) <= (1 if marker is not None else 0):
+            raise NothingToCompactError("nothing was said that is not in an archive already")
+        backend = self._backend
+        with backend.used() as provider:
+            model = await backend.model(agent.model)
+            response = await provider.complete(summary_request(agent, conversation.history, model))
+        summary = response.message.text.strip()
+        if not summary:
+            raise CompactionError("the model wrote no summary; nothing changed")
+        base = log_name(conversation.pair)
+        name = next_name(base, marker.archive_name if marker is not None else "")
+        return await conversation.fold(name, title_of(summary), summary, self.env.archive)
+
+    # ── Reading and removing ────────────────────────────────────────────────────────────────
+
+    async def delete(self, agent: str, sender: str = "") -> None:
+        """Removes a conversation, live state and all. A run in flight is killed first.
+
+        Raises UnknownConversationError.
+        """
+        pair = Pair(agent, sender or DEFAULT_SENDER)
+        conversation = self.conversations.get(pair)
+        place = conversation.line.join(first=True)
+        if conversation.run is not None:
+            conversation.run.kill()
+        await conversation.line.reach(place)
+        try:
+            removed = await self.storage.delete(pair)
+        finally:
+            conversation.unload()
+            conversation.line.leave()
+            self.conversations.trim()
+        if not removed:
+            raise no_conversation(pair)
+
+    async def _must_exist(self, pair: Pair) -> None:
+        if await self.storage.meta(pair) is None:
+            raise no_conversation(pair)
+
+    async def close(self) -> None:
+        """Kills what runs and waits for it; what was said by then is kept. Storage stays open."""
+        for run in list(self._runs):
+            run.kill()
+        tasks = [run.task for run in self._runs if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._backend.close()
+        if self._retiring:
+            await asyncio.wait(self._retiring)
+
+
+def no_conversation(pair: Pair) -> UnknownConversationError:
+    return UnknownConversationError(f"{pair.agent} has had no conversation with {pair.sender} yet")
+
+
+def uncancel() -> None:
+    """The cancellation was heard; what follows is tidying up and must not be taken for it."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()

@@ -1,0 +1,115 @@
+"""Carrying out the tool calls of one step: side by side, each timed, bounded and answered."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from crabtalk.model.messages import Message, ToolCall
+
+from .clock import Clock
+from .conversation import interrupted
+from .events import ToolResult, ToolsComplete, ToolStart
+from .hook import Env, ToolDispatch, ToolError
+from .limits import Limits
+from .run import Run
+
+log = logging.getLogger(__name__)
+
+# What a cancelled tool has to stop in before it is left to itself.
+GRACE = 5.0
+
+
+class Calls:
+    """The calls of one step. Results are told as they come; `messages` has them in call order."""
+
+    def __init__(
+        self, calls: Sequence[ToolCall], run: Run, env: Env, limits: Limits, clock: Clock
+    ) -> None:
+        self._calls = calls
+        self._run = run
+        self._env = env
+        self._limits = limits
+        self._clock = clock
+        self.results: dict[int, ToolResult] = {}
+
+    async def carry_out(self) -> None:
+        """Cancelled, it stops those that still run; what finished by then has its result."""
+        self._run.emit(ToolStart(tuple(self._calls)))
+        tasks = {
+            asyncio.ensure_future(self._call(call, number)): number
+            for number, call in enumerate(self._calls)
+        }
+        pending = set(tasks)
+        try:
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in sorted(done, key=lambda task: tasks[task]):
+                    self.results[tasks[task]] = task.result()
+                    self._run.emit(task.result())
+        finally:
+            await stop(pending)
+        self._run.emit(ToolsComplete())
+
+    def messages(self) -> list[Message]:
+        """One for each call; those without a result were interrupted."""
+        return [
+            interrupted(call)
+            if (result := self.results.get(number)) is None
+            else Message(
+                "tool", result.output, call_id=call.id, name=call.name, is_error=result.is_error
+            )
+            for number, call in enumerate(self._calls)
+        ]
+
+    async def _call(self, call: ToolCall, number: int) -> ToolResult:
+        started = self._clock.seconds()
+        try:
+            output, is_error = await self._dispatch(call, number), False
+        except ToolError as error:
+            output, is_error = str(error), True
+        except Exception as error:
+            log.exception("the tool %s failed", call.name)
+            output, is_error = f"{call.name} failed: {type(error).__name__}: {error}", True
+        took = int((self._clock.seconds() - started) * 1000)
+        return ToolResult(call.id, cut(output, self._limits.tool_output), took, is_error)
+
+    async def _dispatch(self, call: ToolCall, number: int) -> str:
+        if number >= self._limits.tool_calls:
+            raise ToolError(
+                f"not carried out: at most {self._limits.tool_calls} calls in one step; "
+                "call it again in the next"
+            )
+        work = self._env.hook.dispatch(
+            ToolDispatch(
+                name=call.name,
+                arguments=call.arguments,
+                call_id=call.id,
+                agent=self._run.pair.agent,
+                sender=self._run.pair.sender,
+                run=self._run,
+                cwd=self._run.cwd,
+            )
+        )
+        if work is None:
+            raise ToolError(f"tool not registered: {call.name}")
+        return await work
+
+
+async def stop(tasks: set[asyncio.Task[ToolResult]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, stubborn = await asyncio.wait(tasks, timeout=GRACE)
+        for task in stubborn:
+            log.warning("a tool does not stop: %s", task.get_name())
+
+
+def cut(text: str, limit: int) -> str:
+    """At most `limit` bytes: the beginning and the end, and between them what is missing."""
+    data = text.encode(errors="replace")
+    if len(data) <= limit:
+        return text
+    head = data[: limit // 2].decode(errors="ignore")
+    tail = data[len(data) - limit // 2 :].decode(errors="ignore")
+    missing = len(data) - len(head.encode()) - len(tail.encode())
+    return f"{head}\n… {missing} of {len(data)} bytes left out …\n{tail}"

@@ -1,0 +1,281 @@
+"""Turn: the agent loop. What the user said, then step after step until there is nothing to do.
+
+A step is one call of the model and the tool calls that come of it. Each message is kept before
+the next step begins, and everything before the turn is over.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from crabtalk.model import ApiError, Assembler
+from crabtalk.model.messages import Message, Request, Response, Tool, Usage
+from crabtalk.storage import Agent, EventRecord, StorageError
+
+from .backend import Backend
+from .clock import Clock
+from .conversation import Conversation, to_the_end
+from .events import (
+    ContextUsage,
+    Done,
+    StopReason,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ThinkingDelta,
+    ThinkingEnd,
+    ThinkingStart,
+    ToolStart,
+    UserSteered,
+)
+from .hook import Env
+from .limits import Limits
+from .request import framing, messages
+from .run import Run
+from .tools import Calls
+
+log = logging.getLogger(__name__)
+
+
+class Turn:
+    """One run in the conversation whose turn it is. `agent` is who speaks; a guest has no tools."""
+
+    def __init__(
+        self,
+        run: Run,
+        conversation: Conversation,
+        agent: Agent,
+        backend: Backend,
+        env: Env,
+        limits: Limits,
+        clock: Clock,
+        *,
+        tools: Sequence[Tool] = (),
+        tool_choice: str = "",
+    ) -> None:
+        self._run = run
+        self._conversation = conversation
+        self._agent = agent
+        self._backend = backend
+        self._env = env
+        self._limits = limits
+        self._clock = clock
+        self._model = ""
+        self._tools = () if run.is_guest else tuple(tools)
+        self._tool_choice = tool_choice or agent.tool_choice
+        self._injected: list[Message] = []
+        self._start = 0  # where in the history this turn begins
+        self._steps = 0
+        self._text = ""
+        self._usage: Usage | None = None
+
+    async def carry_out(self, content: str) -> Done:
+        """Never raises but for a cancellation; what failed is in the Done.
+
+        What the user said is kept in any case but that of a storage that fails.
+        """
+        try:
+            await to_the_end(self._say(content))
+            await self._prepare()
+            reason, error = await self._loop()
+        except (ApiError, StorageError) as failure:
+            reason, error = StopReason.ERROR, str(failure)
+        except Exception as failure:
+            log.exception("run %s failed", self._run.id)
+            reason = StopReason.ERROR
+            error = f"internal error ({type(failure).__name__}); the daemon's log has the details"
+        return await self.finish(reason, error)
+
+    async def finish(self, reason: StopReason, error: str = "") -> Done:
+        """Keeps what is left to keep. Nothing that was said into the turn is lost."""
+        self._run.accepts_steers = False
+        steers = [Message("user", text) for text in self._run.steers]
+        self._run.steers.clear()
+        done = Done(
+            agent=self._run.speaker,
+            reason=reason,
+            text=self._text,
+            error=error,
+            model=self._model,
+            usage=self._usage,
+            steps=self._steps,
+        )
+        if self._conversation.exists and (steers or reason is not StopReason.COMPLETED):
+            try:
+                await self._keep(steers, self._done_trace(reason, error), snapshot=True)
+            except StorageError as failure:
+                sentence = f"{error}; then {failure}" if error else str(failure)
+                return msgspec.structs.replace(done, reason=StopReason.ERROR, error=sentence)
+        return done
+
+    async def _say(self, content: str) -> None:
+        """The user's message is kept before anything else happens."""
+        await self._conversation.load()
+        self._start = len(self._conversation.history)
+        await self._keep([Message("user", content)])
+
+    async def _prepare(self) -> None:
+        self._injected = framing(
+            self._conversation.history,
+            await self._env.instructions(self._run.cwd),
+            primary=self._run.pair.agent,
+            guest=self._run.speaker if self._run.is_guest else "",
+        )
+        self._model = await self._backend.model(self._agent.model)
+
+    async def _loop(self) -> tuple[StopReason, str]:
+        while True:
+            await self._read_steers()
+            response = await self._ask_model()
+            message = response.message
+            if self._run.is_guest:
+                if message.tool_calls and not message.text:
+                    return StopReason.ERROR, (
+                        f"{self._run.speaker} called a tool, which a guest cannot; "
+                        "ask the conversation's own agent for that"
+                    )
+                message = msgspec.structs.replace(message, tool_calls=(), agent=self._run.speaker)
+            if message.tool_calls:
+                await self._call_tools(message)
+            if response.usage.total:
+                self._run.emit(ContextUsage(response.usage))
+            if message.tool_calls:
+                if self._steps >= self._agent.max_iterations and not self._run.steers:
+                    return StopReason.MAX_ITERATIONS, ""
+                continue
+            if message.text:
+                self._text = message.text
+                reason = StopReason.COMPLETED
+                await self._keep([message], self._done_trace(reason), snapshot=True)
+            else:
+                reason = StopReason.NO_ACTION
+            # Said while the last words were being kept: another step rather than none.
+            if not self._run.steers:
+                return reason, ""
+
+    async def _read_steers(self) -> None:
+        """What was said into the turn, in order. Each is kept before it is told."""
+        while self._run.steers:
+            text = self._run.steers[0]
+            await self._keep([Message("user", text)], [self._trace("user_steered", content=text)])
+            self._run.steers.popleft()
+            self._run.emit(UserSteered(text))
+
+    async def _ask_model(self) -> Response:
+        choice = self._tool_choice if self._tools and self._steps == 0 else "auto"
+        request = Request(
+            model=self._model,
+            messages=messages(
+                self._agent.prompt, self._conversation.history, self._injected, self._start
+            ),
+            tools=self._tools,
+            tool_choice=choice,
+            thinking=self._agent.thinking,
+        )
+        assembler = Assembler()
+        segments = Segments(self._run)
+        announced = self._run.is_guest
+        outlet = self._run.outlet
+        async with aclosing(self._backend.provider.stream(request)) as chunks:
+            async for chunk in chunks:
+                assembler.add(chunk)
+                if chunk.reasoning:
+                    segments.thinking(chunk.reasoning)
+                if chunk.text:
+                    segments.text(chunk.text)
+                if chunk.tool_calls and not announced:
+                    announced = self._announce(assembler)
+                if outlet.full:
+                    await outlet.room()
+        segments.close()
+        response = assembler.response(self._model)
+        self._steps += 1
+        if response.usage.total:
+            self._usage = (self._usage or Usage()) + response.usage
+        return response
+
+    def _announce(self, assembler: Assembler) -> bool:
+        """As soon as a tool has a name, so that a person sees something happen."""
+        calls = assembler.named_calls()
+        if calls:
+            self._run.emit(ToolStart(calls, early=True))
+        return bool(calls)
+
+    async def _call_tools(self, message: Message) -> None:
+        """The calls are kept before they are made, so that none is made that nobody knows of."""
+        self._text = message.text or self._text
+        started = self._trace("tool_start", calls=[[c.id, c.name] for c in message.tool_calls])
+        await self._keep([message], [started])
+        calls = Calls(message.tool_calls, self._run, self._env, self._limits, self._clock)
+        try:
+            await calls.carry_out()
+        finally:
+            traces = [
+                self._trace(
+                    "tool_result",
+                    call_id=result.call_id,
+                    duration_ms=result.duration_ms,
+                    is_error=result.is_error,
+                )
+                for result in calls.results.values()
+            ]
+            await self._keep(calls.messages(), traces)
+
+    async def _keep(
+        self,
+        said: Sequence[Message],
+        traces: Sequence[EventRecord] = (),
+        *,
+        snapshot: bool = False,
+    ) -> None:
+        await self._conversation.append(said, traces, snapshot=snapshot)
+
+    def _done_trace(self, reason: StopReason, error: str = "") -> list[EventRecord]:
+        usage = msgspec.to_builtins(self._usage) if self._usage is not None else None
+        return [
+            self._trace(
+                "done",
+                model=self._model,
+                agent=self._run.speaker,
+                iterations=self._steps,
+                stop_reason=reason.value,
+                **({"error": error} if error else {}),
+                **({"usage": usage} if usage else {}),
+            )
+        ]
+
+    def _trace(self, event: str, **data: object) -> EventRecord:
+        return EventRecord(event, self._clock.now(), self._run.id, data)
+
+
+class Segments:
+    """Brackets around text and thinking: never nested, never mixed, never empty."""
+
+    __slots__ = ("_open", "_run")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._open = ""
+
+    def text(self, piece: str) -> None:
+        if self._open != "text":
+            self.close()
+            self._open = "text"
+            self._run.emit(TextStart(self._run.speaker))
+        self._run.emit(TextDelta(piece))
+
+    def thinking(self, piece: str) -> None:
+        if self._open != "thinking":
+            self.close()
+            self._open = "thinking"
+            self._run.emit(ThinkingStart(self._run.speaker))
+        self._run.emit(ThinkingDelta(piece))
+
+    def close(self) -> None:
+        if self._open == "text":
+            self._run.emit(TextEnd(self._run.speaker))
+        elif self._open == "thinking":
+            self._run.emit(ThinkingEnd(self._run.speaker))
+        self._open = ""

@@ -1,0 +1,275 @@
+"""FileStorage: a home directory as Storage. One log a conversation, one file an agent."""
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from crabtalk.transport import replace_file
+
+from . import log as logs
+from .agent import Agent
+from .agent_files import AgentFiles
+from .errors import StorageError
+from .names import is_handle, log_name
+from .records import Archive, Meta, Page, Pair, Record, Stored, archives, encode, replay
+from .scribe import Scribe, flush_directory
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# Bytes of lines on one page: leaves room for what an answer's frame adds to them.
+PAGE_BYTES = 4 * 1024 * 1024
+
+
+class FileStorage:
+    """`flush` True survives a power cut, False the death of the process."""
+
+    def __init__(self, home: Path, *, flush: bool = True) -> None:
+        self._sessions = home / "sessions"
+        self._config = home / "config.toml"
+        self._agents = AgentFiles(home / "agents")
+        self._scribe = Scribe(self._sessions, flush=flush)
+        # Pairs whose name was taken by another, as good as never.
+        self._moved: dict[Pair, str] = {}
+        # Everything a listing shows, by name; filled when somebody first asks for one.
+        self._catalogue: dict[str, Meta] | None = None
+        self._listing = asyncio.Lock()
+        # What was appended, while logs are surveyed, to those not in the catalogue yet.
+        self._meanwhile: dict[str, list[Record]] | None = None
+
+    @property
+    def scribe(self) -> Scribe:
+        return self._scribe
+
+    # ── Conversations ───────────────────────────────────────────────────────────────────────
+
+    async def load(self, pair: Pair) -> Stored | None:
+        return await in_thread(self._load, pair, True)
+
+    async def read(self, pair: Pair) -> Stored | None:
+        return await in_thread(self._load, pair, False)
+
+    def _load(self, pair: Pair, mend: bool) -> Stored | None:
+        path = self._find(pair)
+        if path is None:
+            return None
+        size = logs.mend(path) if mend else logs.whole_size(path)
+        if size == 0:
+            # A crash came between the file and its first line.
+            if mend:
+                path.unlink()
+            return None
+        data = logs.read_since_marker(path, size)
+        damaged: list[bytes] = []
+        # What was patched before the marker still holds, also when no snapshot came after it.
+        meta = logs.read_meta(path, pair) or Meta(*pair)
+        stored = replay(logs.records(data, damaged), meta, len(data))
+        if damaged:
+            logs.set_aside(path, damaged)
+        return stored
+
+    async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
+        name = self._moved.get(pair) or log_name(pair)
+        await self._scribe.append(name, encode(records), create=create)
+        if self._catalogue is not None and (create or name in self._catalogue):
+            meta = Meta(*pair) if create else self._catalogue[name]
+            self._catalogue[name] = patched(meta, records)
+        elif self._meanwhile is not None:
+            self._meanwhile.setdefault(name, []).extend(records)
+
+    async def meta(self, pair: Pair) -> Meta | None:
+        return await in_thread(self._meta, pair)
+
+    def _meta(self, pair: Pair) -> Meta | None:
+        path = self._find(pair)
+        return logs.read_meta(path, pair) if path is not None else None
+
+    async def page(self, pair: Pair, offset: int, limit: int) -> Page | None:
+        return await in_thread(self._page, pair, offset, limit)
+
+    def _page(self, pair: Pair, offset: int, limit: int) -> Page | None:
+        path = self._find(pair)
+        if path is None:
+            return None
+        damaged: list[bytes] = []
+        messages = logs.read_messages(path, offset, limit, PAGE_BYTES, damaged)
+        if damaged:
+            logs.set_aside(path, damaged)
+        meta = logs.read_meta(path, pair)
+        total = meta.message_count if meta is not None else 0
+        following = messages[-1].id + 1 if messages else total
+        return Page(tuple(messages), total, following if following < total else None)
+
+    async def archives(self, pair: Pair) -> list[Archive] | None:
+        return await in_thread(self._archives, pair)
+
+    def _archives(self, pair: Pair) -> list[Archive] | None:
+        path = self._find(pair)
+        return archives(logs.markers(path)) if path is not None else None
+
+    async def conversations(self, agent: str = "", sender: str = "") -> list[tuple[str, Meta]]:
+        async with self._listing:
+            # Kept up to date from here on, also by appends that come while the thread reads.
+            known = self._catalogue = self._catalogue or {}
+            meanwhile = self._meanwhile = {}
+            before = set(known)
+            try:
+                names, fresh = await in_thread(self._survey, before)
+            finally:
+                self._meanwhile = None
+        for name, meta in fresh.items():
+            # Some of it the thread has seen; laid over itself it makes no difference.
+            known.setdefault(name, patched(meta, meanwhile.get(name, ())))
+        for name in before - names:
+            known.pop(name, None)
+        return [
+            (name, meta)
+            for name, meta in known.items()
+            if (not agent or meta.agent == agent) and (not sender or meta.created_by == sender)
+        ]
+
+    def _survey(self, known: set[str]) -> tuple[set[str], dict[str, Meta]]:
+        """All names there are, and the meta of those not known yet."""
+        names: set[str] = set()
+        fresh: dict[str, Meta] = {}
+        try:
+            with os.scandir(self._sessions) as entries:
+                found = [entry.name[:-6] for entry in entries if entry.name.endswith(".jsonl")]
+        except FileNotFoundError:
+            return names, fresh
+        for name in found:
+            if name in known:
+                names.add(name)
+                continue
+            try:
+                meta = logs.read_meta(self._sessions / f"{name}.jsonl")
+            except OSError as error:
+                log.warning("cannot read the log %s: %s", name, error.strerror)
+                continue
+            if meta is None:
+                log.warning("the log %s does not say whose it is; not listed", name)
+                continue
+            names.add(name)
+            fresh[name] = meta
+        return names, fresh
+
+    async def resolve(self, handle: str) -> Pair | None:
+        if not is_handle(handle):
+            return None
+        return await in_thread(self._resolve, handle)
+
+    def _resolve(self, handle: str) -> Pair | None:
+        path = self._sessions / f"{handle}.jsonl"
+        return logs.owner(path) if path.is_file() else None
+
+    async def delete(self, pair: Pair) -> bool:
+        name = await in_thread(self._delete, pair)
+        self._moved.pop(pair, None)
+        if name is not None and self._catalogue is not None:
+            self._catalogue.pop(name, None)
+        return name is not None
+
+    def _delete(self, pair: Pair) -> str | None:
+        path = self._find(pair)
+        if path is None:
+            return None
+        path.with_suffix(".damaged").unlink(missing_ok=True)
+        path.unlink()
+        flush_directory(self._sessions)
+        return path.stem
+
+    def _find(self, pair: Pair) -> Path | None:
+        """The pair's log. The name leads there, its meta has the last word."""
+        first, free = log_name(pair), ""
+        found: Path | None = None
+        for attempt in itertools.count(1):
+            name = log_name(pair, attempt)
+            path = self._sessions / f"{name}.jsonl"
+            if not path.is_file():
+                free = free or name
+            elif logs.owner(path) in (pair, None):
+                found = path
+            # The second is looked at in any case: the log it gave way to may be deleted by now.
+            if found is not None or (free and attempt > 1):
+                break
+        name = found.stem if found is not None else free
+        if name != first:
+            self._moved[pair] = name
+        else:
+            self._moved.pop(pair, None)
+        return found
+
+    # ── Agents ──────────────────────────────────────────────────────────────────────────────
+
+    async def agents(self) -> tuple[list[Agent], dict[str, str]]:
+        return await in_thread(self._agents.list)
+
+    async def agent(self, name: str) -> Agent | None:
+        return await in_thread(self._agents.load, name)
+
+    async def save_agent(self, agent: Agent) -> None:
+        await in_thread(self._agents.save, agent)
+
+    async def delete_agent(self, name: str) -> bool:
+        return await in_thread(self._agents.delete, name)
+
+    async def rename_agent(self, old: str, new: str) -> None:
+        await in_thread(self._agents.rename, old, new)
+
+    # ── Configuration ───────────────────────────────────────────────────────────────────────
+
+    async def config(self) -> dict[str, Any]:
+        return (await in_thread(self._read_config))[1]
+
+    def _read_config(self) -> tuple[str, dict[str, Any]]:
+        """The text, and what it says."""
+        import tomllib  # late: most starts have no file to read
+
+        try:
+            # Not as text: line ends would come back as ours rather than as the user's.
+            text = self._config.read_bytes().decode()
+            return text, tomllib.loads(text)
+        except FileNotFoundError:
+            return "", {}
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise StorageError(
+                f"{self._config} is not valid TOML: {error}; mend it or move it away"
+            ) from None
+
+    async def configure(self, section: str, key: str, value: Any) -> None:
+        await in_thread(self._configure, section, key, value)
+
+    def _configure(self, section: str, key: str, value: Any) -> None:
+        import tomlkit
+        from tomlkit.exceptions import TOMLKitError
+
+        text, _ = self._read_config()
+        try:
+            document: Any = tomlkit.parse(text)
+            document.setdefault(section, tomlkit.table())[key] = value
+            data = tomlkit.dumps(document).encode()
+        except (TOMLKitError, ValueError, TypeError) as error:
+            raise StorageError(f"{self._config} cannot be edited: {error}; mend it first") from None
+        replace_file(self._config, data, 0o600)
+
+    async def close(self) -> None:
+        await self._scribe.close()
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """What the file system refuses is a StorageError; nothing here may stall the loop."""
+    try:
+        return await asyncio.to_thread(function, *arguments)
+    except OSError as error:
+        what = error.filename or "the home directory"
+        raise StorageError(f"cannot use {what}: {error.strerror or error}") from None
+
+
+def patched(meta: Meta, records: Iterable[Record]) -> Meta:
+    for record in records:
+        meta = meta.patched(record)
+    return meta

@@ -1,0 +1,271 @@
+"""A log file: lines of records, read from either end, mended where a crash cut it short.
+
+Everything here blocks; it runs in threads. Nothing here writes but `mend` and `set_aside`.
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from .records import MarkerRecord, MessageRecord, Meta, MetaRecord, Pair, Record, decode
+
+log = logging.getLogger(__name__)
+
+# How lines begin: the encoder writes the kind first. Only line starts can match, since JSON has no
+# raw line feed inside a string.
+MARKER = b'{"kind":"compact"'
+META = b'{"kind":"meta"'
+MESSAGE = b'{"kind":"message"'
+TAIL = 8 * 1024
+BLOCK = 64 * 1024
+
+
+def open_log(path: Path) -> BinaryIO:
+    """To read. A link is not followed: what it leads to is no log of ours."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))
+
+
+def mend(path: Path) -> int:
+    """Cuts a line that a crash left half written. Returns the size of what is whole.
+
+    A last line that only lacks its line feed, as an editor may leave it, gets it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        size = os.fstat(descriptor).st_size
+        whole = end_of_lines(descriptor, size)
+        if whole == size:
+            return size
+        torn = read_range(descriptor, whole, size)
+        if is_record(torn):
+            os.pwrite(descriptor, b"\n", size)
+            whole = size + 1
+        else:
+            os.ftruncate(descriptor, whole)
+            log.warning("%s ended in half a line of %d bytes, cut", path.name, size - whole)
+        os.fsync(descriptor)
+        return whole
+    finally:
+        os.close(descriptor)
+
+
+def end_of_lines(descriptor: int, size: int) -> int:
+    """Where the last complete line ends."""
+    end = size
+    while end:
+        start = max(0, end - BLOCK)
+        found = read_range(descriptor, start, end).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def whole_size(path: Path) -> int:
+    """The size of what is whole; half a line after it may be one that is being written."""
+    with open_log(path) as file:
+        return end_of_lines(file.fileno(), os.fstat(file.fileno()).st_size)
+
+
+def read_since_marker(path: Path, size: int) -> bytes:
+    """From the last marker on, or all there is. Reads backwards: a long past costs nothing.
+
+    A marker that cannot be read is none: without its summary, what it folded is still needed.
+    """
+    with open_log(path) as file:
+        block = BLOCK
+        while True:
+            start = max(0, size - block)
+            data = read_range(file.fileno(), start, size)
+            found = len(data)
+            while (found := data.rfind(b"\n" + MARKER, 0, found)) >= 0:
+                if is_record(data[found + 1 : data.find(b"\n", found + 1)]):
+                    return data[found + 1 :]
+            if start == 0:
+                return data
+            block *= 4
+
+
+def records(data: bytes, damaged: list[bytes]) -> Iterator[Record]:
+    """The records of complete lines. Those that cannot be read go to `damaged`."""
+    for line in data.split(b"\n"):
+        if not line:
+            continue
+        try:
+            yield decode(line)
+        except ValueError:
+            damaged.append(line)
+
+
+def set_aside(path: Path, damaged: list[bytes]) -> None:
+    """Copies lines nobody could read to a file beside the log, once each, and says so."""
+    aside = path.with_suffix(".damaged")
+    try:
+        known = set(aside.read_bytes().split(b"\n"))
+    except FileNotFoundError:
+        known = set()
+    fresh = [line for line in dict.fromkeys(damaged) if line not in known]
+    if not fresh:
+        return
+    log.error(
+        "%s has %d unreadable lines; they stay where they are, with a copy in %s",
+        path.name,
+        len(fresh),
+        aside.name,
+    )
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(b"".join(line + b"\n" for line in fresh))
+        file.flush()
+        os.fsync(descriptor)
+
+
+def owner(path: Path) -> Pair | None:
+    """Whose log it is: what its meta says, wherever the first readable one is."""
+    with open_log(path) as file:
+        for line in file:
+            if line.startswith(META) and (pair := named_pair(records(line, []))) is not None:
+                return pair
+    return None
+
+
+def read_meta(path: Path, pair: Pair | None = None) -> Meta | None:
+    """The meta, without the summary, from the end of the log.
+
+    `pair` has the log when no meta in it says so; without it, that makes None.
+    """
+    with open_log(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        block = TAIL
+        while True:
+            start = max(0, size - block)
+            data = read_range(file.fileno(), start, size)
+            # What the block begins with may be the rest of a line.
+            lines = data[: data.rfind(b"\n") + 1].split(b"\n")[1 if start else 0 :]
+            recent = since_snapshot(lines)
+            if start == 0 or (recent and is_snapshot(recent[0])):
+                break
+            block *= 8
+    pair = named_pair(recent) or pair
+    if pair is None or not any(lines):
+        return None
+    meta = Meta(*pair)
+    for record in recent:
+        meta = meta.patched(record)
+    return msgspec.structs.replace(meta, summary="")
+
+
+def since_snapshot(lines: list[bytes]) -> list[Record]:
+    """The records from the last snapshot on, or all there are."""
+    found: list[Record] = []
+    for line in reversed(lines):
+        found += records(line, [])
+        if found and is_snapshot(found[-1]):
+            break
+    return found[::-1]
+
+
+def is_snapshot(record: Record) -> bool:
+    """Whether it says all a listing shows, so that no earlier patch matters."""
+    if not isinstance(record, MetaRecord) or named_pair([record]) is None:
+        return False
+    rest = (record.created_at, record.title, record.updated_at, record.message_count)
+    return None not in rest
+
+
+def named_pair(records: Iterable[Record]) -> Pair | None:
+    """The pair of the first meta that says whose it is; others only patch one that does."""
+    for record in records:
+        if isinstance(record, MetaRecord) and record.agent and record.created_by:
+            return Pair(record.agent, record.created_by)
+    return None
+
+
+def markers(path: Path) -> list[MarkerRecord]:
+    found: list[MarkerRecord] = []
+    with open_log(path) as file:
+        for line in file:
+            if line.startswith(MARKER):
+                found += [r for r in records(line, []) if isinstance(r, MarkerRecord)]
+    return found
+
+
+def read_messages(
+    path: Path, offset: int, limit: int, room: int, damaged: list[bytes]
+) -> list[MessageRecord]:
+    """Up to `limit` messages with ids from `offset` on, and no more than `room` bytes of lines.
+
+    One that is larger than that comes alone, so that nobody waits for it for ever.
+    """
+    found: list[MessageRecord] = []
+    with open_log(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(seek_message(file.fileno(), size, offset))
+        for line in file:
+            if len(found) >= limit or not line.endswith(b"\n"):  # full, or being written
+                break
+            for record in records(line, damaged):
+                if isinstance(record, MessageRecord) and record.id >= offset:
+                    room -= len(line)
+                    if found and room < 0:
+                        return found
+                    found.append(record)
+    return found
+
+
+def seek_message(descriptor: int, size: int, wanted: int) -> int:
+    """Where to start reading so as not to miss the message with that id: ids only ever grow."""
+    low, high = 0, size  # the line is at or after `low`; lines from `high` on are beyond it
+    while high - low > BLOCK:
+        middle = (low + high) // 2
+        at, number = next_message(descriptor, middle, high)
+        if number is None or number >= wanted:
+            high = middle
+        else:
+            low = at
+    return low
+
+
+def next_message(descriptor: int, start: int, end: int) -> tuple[int, int | None]:
+    """The first message line that begins after `start`: where, and its id."""
+    rest = b""
+    at = start
+    while at < end:
+        piece = os.pread(descriptor, min(BLOCK, end - at), at)
+        if not piece:
+            break
+        base = at - len(rest)
+        data = rest + piece
+        at += len(piece)
+        begin = data.find(b"\n" + MESSAGE)
+        while begin >= 0:
+            stop = data.find(b"\n", begin + 1)
+            if stop < 0:
+                break
+            for record in records(data[begin + 1 : stop], []):
+                if isinstance(record, MessageRecord):
+                    return base + begin + 1, record.id
+            begin = data.find(b"\n" + MESSAGE, stop)
+        rest = data[begin:] if begin >= 0 else data[-len(MESSAGE) :]
+    return end, None
+
+
+def read_range(descriptor: int, start: int, end: int) -> bytes:
+    """Exactly those bytes, as far as the file has them."""
+    pieces: list[bytes] = []
+    while start < end and (piece := os.pread(descriptor, end - start, start)):
+        pieces.append(piece)
+        start += len(piece)
+    return b"".join(pieces)
+
+
+def is_record(line: bytes) -> bool:
+    try:
+        decode(line)
+    except ValueError:
+        return False
+    return True

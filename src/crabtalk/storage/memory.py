@@ -1,0 +1,109 @@
+"""MemoryStorage: Storage that forgets when the process ends. For embedding, and for tests."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from .agent import Agent, AgentError
+from .errors import StorageError
+from .names import log_name
+from .records import (
+    Archive,
+    MarkerRecord,
+    MessageRecord,
+    Meta,
+    Page,
+    Pair,
+    Record,
+    Stored,
+    archives,
+    replay,
+)
+
+
+class MemoryStorage:
+    """The same promises as the others, for as long as it lives."""
+
+    def __init__(self, *agents: Agent) -> None:
+        self._logs: dict[Pair, list[Record]] = {}
+        self._agents = {agent.name: agent for agent in agents}
+        self._config: dict[str, Any] = {}
+        self._closed = False
+
+    async def load(self, pair: Pair) -> Stored | None:
+        records = self._logs.get(pair)
+        return replay(records, Meta(*pair)) if records is not None else None
+
+    async def read(self, pair: Pair) -> Stored | None:
+        return await self.load(pair)
+
+    async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
+        if self._closed:
+            raise StorageError("storage is closed")
+        if create == (pair in self._logs):
+            there = "there already" if create else "gone"
+            raise StorageError(f"the conversation of {pair.agent} with {pair.sender} is {there}")
+        self._logs.setdefault(pair, []).extend(records)
+
+    async def meta(self, pair: Pair) -> Meta | None:
+        stored = await self.load(pair)
+        return stored.meta if stored is not None else None
+
+    async def page(self, pair: Pair, offset: int, limit: int) -> Page | None:
+        records = self._logs.get(pair)
+        if records is None:
+            return None
+        messages = [record for record in records if isinstance(record, MessageRecord)]
+        total = messages[-1].id + 1 if messages else 0
+        found = tuple([m for m in messages if m.id >= offset][:limit])
+        following = found[-1].id + 1 if found else total
+        return Page(found, total, following if following < total else None)
+
+    async def archives(self, pair: Pair) -> list[Archive] | None:
+        records = self._logs.get(pair)
+        if records is None:
+            return None
+        return archives([record for record in records if isinstance(record, MarkerRecord)])
+
+    async def conversations(self, agent: str = "", sender: str = "") -> list[tuple[str, Meta]]:
+        return [
+            (log_name(pair), replay(records, Meta(*pair)).meta)
+            for pair, records in self._logs.items()
+            if (not agent or pair.agent == agent) and (not sender or pair.sender == sender)
+        ]
+
+    async def resolve(self, handle: str) -> Pair | None:
+        return next((pair for pair in self._logs if log_name(pair) == handle), None)
+
+    async def delete(self, pair: Pair) -> bool:
+        return self._logs.pop(pair, None) is not None
+
+    async def agents(self) -> tuple[list[Agent], dict[str, str]]:
+        return sorted(self._agents.values(), key=lambda agent: agent.name), {}
+
+    async def agent(self, name: str) -> Agent | None:
+        return self._agents.get(name)
+
+    async def save_agent(self, agent: Agent) -> None:
+        self._agents[agent.name] = agent
+
+    async def delete_agent(self, name: str) -> bool:
+        return self._agents.pop(name, None) is not None
+
+    async def rename_agent(self, old: str, new: str) -> None:
+        import msgspec
+
+        if new in self._agents:
+            raise AgentError(f"an agent called {new!r} is there already; choose another name")
+        if old not in self._agents:
+            raise AgentError(f"no agent is called {old!r}")
+        self._agents[new] = msgspec.structs.replace(self._agents.pop(old), name=new)
+
+    async def config(self) -> dict[str, Any]:
+        return copy.deepcopy(self._config)
+
+    async def configure(self, section: str, key: str, value: Any) -> None:
+        self._config.setdefault(section, {})[key] = value
+
+    async def close(self) -> None:
+        self._closed = True

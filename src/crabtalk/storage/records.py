@@ -1,0 +1,206 @@
+"""What a conversation's log is made of: one record a line, each saying what it is.
+
+Records are only ever appended. A meta record is a patch: those of a log, laid over each other in
+order, are the conversation's meta, so that a key we do not know survives simply by being left.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from crabtalk.model.messages import Message, Value
+
+
+class Pair(NamedTuple):
+    """The one name of a conversation."""
+
+    agent: str
+    sender: str
+
+
+class MessageRecord(Value, frozen=True, tag_field="kind", tag="message"):
+    """One message of the history. `id` is its position, counted from 0 over the whole log."""
+
+    id: int
+    at: str
+    message: Message
+
+
+class EventRecord(Value, frozen=True, tag_field="kind", tag="event"):
+    """A trace of what a run did, for people and tools; the agent never reads it."""
+
+    event: str
+    at: str
+    run: str = ""
+    data: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class MarkerRecord(Value, frozen=True, tag_field="kind", tag="compact"):
+    """All messages before it were folded into `summary`; the history is replayed from here.
+
+    The summary is in the log too, so that a conversation goes on though its memory file is lost.
+    """
+
+    archive_name: str
+    archived_at: str
+    title: str
+    summary: str
+    end_id: int  # of the first message after those archived
+
+
+class MetaRecord(Value, frozen=True, tag_field="kind", tag="meta"):
+    """A patch of the meta: None leaves a key as it is."""
+
+    agent: str | None = None
+    created_by: str | None = None
+    created_at: str | None = None
+    title: str | None = None
+    updated_at: str | None = None
+    message_count: int | None = None
+    summary: str | None = None
+
+
+Record = MessageRecord | EventRecord | MarkerRecord | MetaRecord
+
+
+class Meta(Value, frozen=True):
+    """What is known of a conversation without reading it."""
+
+    agent: str
+    created_by: str  # the sender
+    created_at: str = ""
+    title: str = ""
+    updated_at: str = ""
+    message_count: int = 0
+    summary: str = ""
+
+    @property
+    def pair(self) -> Pair:
+        return Pair(self.agent, self.created_by)
+
+    def patched(self, record: Record) -> "Meta":
+        """This meta after `record` was appended."""
+        match record:
+            case MessageRecord(id=number, at=at):
+                return msgspec.structs.replace(self, message_count=number + 1, updated_at=at)
+            case MarkerRecord(summary=summary, archived_at=at):
+                return msgspec.structs.replace(self, summary=summary, updated_at=at)
+            case MetaRecord():
+                given = {
+                    key: value
+                    for key in record.__struct_fields__
+                    if (value := getattr(record, key)) is not None
+                }
+                return msgspec.structs.replace(self, **given)
+        return self
+
+    def snapshot(self) -> MetaRecord:
+        """A patch with everything a listing shows; the summary is in the last marker already."""
+        return MetaRecord(
+            agent=self.agent,
+            created_by=self.created_by,
+            created_at=self.created_at,
+            title=self.title,
+            updated_at=self.updated_at,
+            message_count=self.message_count,
+        )
+
+
+class Stored(Value, frozen=True):
+    """A conversation as it comes back: its meta, and what follows the last marker."""
+
+    meta: Meta
+    marker: MarkerRecord | None = None
+    messages: tuple[MessageRecord, ...] = ()
+    size: int = 0  # of what was read, in bytes
+
+
+class Page(Value, frozen=True):
+    """Messages in a row. `next_offset` is None on the last page."""
+
+    messages: tuple[MessageRecord, ...]
+    total: int
+    next_offset: int | None = None
+
+
+class Archive(Value, frozen=True):
+    """What a marker says, and the messages it stands for: from first_id to before end_id."""
+
+    name: str
+    title: str
+    archived_at: str
+    summary: str
+    first_id: int
+    end_id: int
+
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+
+def encode(records: Iterable[Record]) -> bytes:
+    """The lines of `records`, each ended by a line feed."""
+    return b"".join([encode_line(record) for record in records])
+
+
+def encode_line(record: Record) -> bytes:
+    try:
+        return _encoder.encode(record) + b"\n"
+    except UnicodeEncodeError:
+        # Half a surrogate pair, which a model may send and UTF-8 cannot hold.
+        return _encoder.encode(without_halves(msgspec.to_builtins(record))) + b"\n"
+
+
+def without_halves(value: Any) -> Any:
+    """The same with a question mark for each half of a surrogate pair."""
+    match value:
+        case str():
+            return value.encode(errors="replace").decode()
+        case dict():
+            return {without_halves(key): without_halves(item) for key, item in value.items()}
+        case list() | tuple():
+            return [without_halves(item) for item in value]
+    return value
+
+
+def decode(line: bytes) -> Record:
+    """Raises ValueError for a line that is no record."""
+    try:
+        return _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"no record: {error}") from None
+
+
+def replay(records: Iterable[Record], meta: Meta, size: int = 0) -> Stored:
+    """What records in order amount to."""
+    marker: MarkerRecord | None = None
+    messages: list[MessageRecord] = []
+    for record in records:
+        meta = meta.patched(record)
+        if isinstance(record, MessageRecord):
+            messages.append(record)
+        elif isinstance(record, MarkerRecord):
+            marker = record
+            messages.clear()
+    if marker is not None and meta.message_count < marker.end_id:
+        meta = msgspec.structs.replace(meta, message_count=marker.end_id)
+    return Stored(meta, marker, tuple(messages), size)
+
+
+def archives(markers: Iterable[MarkerRecord]) -> list[Archive]:
+    found: list[Archive] = []
+    first = 0
+    for marker in markers:
+        found.append(
+            Archive(
+                name=marker.archive_name,
+                title=marker.title,
+                archived_at=marker.archived_at,
+                summary=marker.summary,
+                first_id=first,
+                end_id=marker.end_id,
+            )
+        )
+        first = marker.end_id
+    return found

@@ -1,0 +1,89 @@
+"""Storage: where state lives, as the engine sees it. No paths, no fsync: promises only.
+
+An implementation promises that what `append` was given is kept when it returns, in order, whole or
+not at all; that reading sees all that was appended before; and that nothing else is changed.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .agent import Agent
+from .records import Archive, Meta, Page, Pair, Record, Stored
+
+
+class Storage(Protocol):
+    """Every method raises StorageError when it cannot do what it says."""
+
+    # ── Conversations ───────────────────────────────────────────────────────────────────────
+
+    async def load(self, pair: Pair) -> Stored | None:
+        """What follows the last marker; None when there is no such conversation.
+
+        Mends what a crash left, so only the conversation's owner may call it, while it appends
+        nothing; others `read`.
+        """
+        ...
+
+    async def read(self, pair: Pair) -> Stored | None:
+        """The same, for anybody at any time."""
+        ...
+
+    async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
+        """Kept for good when it returns. Cancelled, it may or may not have been.
+
+        With `create` the first record is the meta of a conversation that is not there yet; without
+        it, a conversation that is gone is an error.
+        """
+        ...
+
+    async def meta(self, pair: Pair) -> Meta | None: ...
+
+    async def page(self, pair: Pair, offset: int, limit: int) -> Page | None:
+        """Messages from the one with id `offset` on, compacted ones too, at most `limit`."""
+        ...
+
+    async def archives(self, pair: Pair) -> list[Archive] | None:
+        """What was compacted, oldest first."""
+        ...
+
+    async def conversations(self, agent: str = "", sender: str = "") -> list[tuple[str, Meta]]:
+        """Handle and meta of all, or of those that match exactly."""
+        ...
+
+    async def resolve(self, handle: str) -> Pair | None:
+        """Whose conversation a handle stands for. Any text may be asked about."""
+        ...
+
+    async def delete(self, pair: Pair) -> bool:
+        """Removes all of it; False when there was none."""
+        ...
+
+    # ── Agents ──────────────────────────────────────────────────────────────────────────────
+
+    async def agents(self) -> tuple[list[Agent], dict[str, str]]:
+        """All that can be used, and for each that cannot, by name, a sentence why."""
+        ...
+
+    async def agent(self, name: str) -> Agent | None:
+        """Raises AgentError when it is there and cannot be used."""
+        ...
+
+    async def save_agent(self, agent: Agent) -> None: ...
+
+    async def delete_agent(self, name: str) -> bool: ...
+
+    async def rename_agent(self, old: str, new: str) -> None: ...
+
+    # ── Configuration ───────────────────────────────────────────────────────────────────────
+
+    async def config(self) -> dict[str, Any]:
+        """The configuration as a document, read anew."""
+        ...
+
+    async def configure(self, section: str, key: str, value: Any) -> None:
+        """Changes one key and nothing else."""
+        ...
+
+    async def close(self) -> None:
+        """What was appended is kept; nothing is accepted afterwards."""
+        ...

@@ -1,0 +1,763 @@
+"""A model that does what the conversation says: an OpenAI-compatible server for tests and benches.
+
+The last user message of a request is its script, a directive a line; `!then` divides it into steps,
+and step k answers when k assistant messages with tool calls have followed. So one server serves any
+number of tests, and a conversation means the same whoever sends it, and however often.
+
+    !say TEXT                 speaks, a chunk for each word
+    !think TEXT               the same, as reasoning
+    !tool NAME ARGUMENTS      calls a tool; several lines are several calls in one answer
+    !chunks COUNT RATE        that many a second, 0 for a burst; each is time.monotonic_ns()
+    !wait, !hang, !cut        pauses until release(); says nothing more; closes the connection
+    !status CODE MESSAGE      an error: the HTTP status, or an event when something was said
+    !usage PROMPT COMPLETION  instead of the number of messages and the number of chunks
+    !length                   ends with that reason
+    !summary                  says the server's summary
+    !nothing                  an answer without a word
+
+Text without directives, and a tool result no step is left for, is answered with `heard: ` and the
+text. Nothing is sent before there is something to say, not even headers.
+
+`model_server()` is one in this process, `model_process()` one in a process of its own: `python -m
+tests.model_server` prints {"url": ...} and serves until its stdin closes or SIGTERM. Over HTTP,
+/control/requests, /control/statistics, /control/release and /control/reset do what ModelServer's
+attributes of these names do.
+"""
+
+import argparse
+import asyncio
+import heapq
+import itertools
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from threading import Thread
+from typing import Any, Literal, Protocol, cast, get_args
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parents[1]
+# A test that waits longer than this waits for what does not come.
+PATIENCE = 30.0
+# Between two looks at the sockets, so many chunks are written: a chunk leaves soon after the
+# moment it names, even when a thousand streams are due at once.
+BATCH = 16
+SUMMARY = "They talked. More was said."
+
+encode = msgspec.json.encode
+
+
+# ── Scripts ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    pieces: tuple[str, ...]
+    field: str = "content"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    name: str
+    arguments: str  # as written, JSON or not
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    count: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    code: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt: int
+    completion: int
+
+    def document(self) -> dict[str, int]:
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+        }
+
+
+Word = Literal["wait", "hang", "cut", "length", "nothing", "summary"]
+Directive = Say | Call | Chunks | Status | Usage | Word
+Script = tuple[Directive, ...]
+
+LINE = re.compile(
+    rf"!(say|think|tool|chunks|usage|status|then|{'|'.join(get_args(Word))})(?: (.*))?"
+)
+
+
+class ScriptError(ValueError):
+    """A directive that cannot be carried out; answered with status 400."""
+
+
+@lru_cache(maxsize=1024)
+def read_script(text: str) -> tuple[Script, ...]:
+    """The steps of a text, none when it has no directives. Raises ScriptError."""
+    lines = [found for line in text.split("\n") if (found := LINE.fullmatch(line))]
+    if not lines:
+        return ()
+    steps: list[list[Directive]] = [[]]
+    for line in lines:
+        name, rest = line[1], line[2] or ""
+        if name == "then":
+            steps.append([])
+            continue
+        try:
+            steps[-1].append(read_directive(name, rest))
+        except ValueError:
+            raise ScriptError(f"{line[0]!r} is not how !{name} is written") from None
+    return tuple(tuple(step) for step in steps)
+
+
+def read_directive(name: str, rest: str) -> Directive:
+    match name:
+        case "say":
+            return Say(words(rest))
+        case "think":
+            return Say(words(rest), "reasoning_content")
+        case "tool":
+            tool, _, arguments = rest.partition(" ")
+            if not tool:
+                raise ValueError
+            return Call(tool, arguments or "{}")
+        case "chunks":
+            count, rate = rest.split()
+            return Chunks(int(count), float(rate))
+        case "usage":
+            prompt, completion = rest.split()
+            return Usage(int(prompt), int(completion))
+        case "status":
+            code, _, message = rest.partition(" ")
+            return Status(int(code), message)
+    if rest.strip():
+        raise ValueError
+    return cast("Word", name)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text, each with the space after it."""
+    return tuple(re.findall(r"\S+\s*|\s+", text))
+
+
+# ── Requests ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Message(msgspec.Struct):
+    """What of a message decides the answer."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[Any] | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.get("text", "") for part in self.content)
+        return self.content or ""
+
+
+class Request(msgspec.Struct):
+    """What of a request decides the answer."""
+
+    model: str
+    messages: list[Message]
+    tools: list[Any] | None = None
+    stream: bool | None = False
+    stream_options: dict[str, Any] | None = None
+
+    @property
+    def includes_usage(self) -> bool:
+        return bool((self.stream_options or {}).get("include_usage"))
+
+    @property
+    def asks_for_summary(self) -> bool:
+        """Whether this is how a history is compacted."""
+        system = " ".join(m.text for m in self.messages if m.role == "system").lower()
+        return not self.tools and ("compact" in system or "summar" in system)
+
+    def script(self) -> Script:
+        """The step its conversation has come to. Raises ScriptError."""
+        used = 0
+        heard = None
+        for message in reversed(self.messages):
+            if message.role == "assistant" and message.tool_calls:
+                used += 1
+            if message.role in ("user", "tool"):
+                heard = message.text if heard is None else heard
+            if message.role == "user":
+                steps = read_script(message.text)
+                if used < len(steps):
+                    return steps[used]
+                break
+        return (Say(words(f"heard: {heard or ''}")),)
+
+
+# ── What goes over the wire ────────────────────────────────────────────────────────────────────
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+CLOCK = b"0" * 19  # room for the nanoseconds of any uptime
+STANDING = {"id": "chatcmpl-scripted", "created": 1700000000}
+
+
+def framed(data: bytes) -> bytes:
+    """An event as a chunk of HTTP."""
+    return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
+
+
+END = framed(b"[DONE]") + b"0\r\n\r\n"
+
+
+def event(model: str, choices: list[dict[str, Any]], **more: Any) -> bytes:
+    kind = {"object": "chat.completion.chunk", "model": model}
+    return framed(encode({**STANDING, **kind, "choices": choices, **more}))
+
+
+def delta(model: str, fields: dict[str, Any], finish: str | None = None) -> bytes:
+    return event(model, [{"index": 0, "delta": fields, "finish_reason": finish}])
+
+
+@lru_cache(maxsize=1024)
+def opening(model: str) -> bytes:
+    return HEAD + delta(model, {"role": "assistant", "content": ""})
+
+
+@lru_cache(maxsize=1024)
+def said(model: str, say: Say) -> bytes:
+    return b"".join(delta(model, {say.field: piece}) for piece in say.pieces)
+
+
+@lru_cache(maxsize=1024)
+def stamped(model: str) -> bytes:
+    """A chunk to be filled with the clock's nanoseconds."""
+    chunk = delta(model, {"content": f"{CLOCK.decode()} "})
+    return chunk.replace(b"%", b"%%").replace(CLOCK, b"%019d")
+
+
+def failure(status: Status) -> dict[str, Any]:
+    kind = "server_error" if status.code >= 500 else "invalid_request_error"
+    error = {"message": status.message, "type": kind, "param": None, "code": str(status.code)}
+    return {"error": error}
+
+
+class Form(Protocol):
+    """How an answer is put: streamed or whole. `chunks` counts what it was told to put."""
+
+    chunks: int
+
+    def say(self, say: Say) -> None: ...
+
+    def stamp(self, count: int) -> None: ...
+
+    def call(self, call_id: str, call: Call) -> None: ...
+
+    def fail(self, status: Status) -> None: ...
+
+    def finish(self, reason: str, usage: Usage) -> None: ...
+
+
+class Streamed:
+    def __init__(self, connection: "Connection", request: Request) -> None:
+        self.chunks = 0
+        self._calls = 0
+        self._connection = connection
+        self._write = connection.transport.write
+        self._model = request.model
+        self._includes_usage = request.includes_usage
+        self._stamp = stamped(request.model)
+        self._is_open = False
+
+    def say(self, say: Say) -> None:
+        self._send(said(self._model, say), len(say.pieces))
+
+    def stamp(self, count: int) -> None:
+        if count == 1:
+            self._send(self._stamp % time.monotonic_ns(), 1)
+        else:
+            stamps = [self._stamp % time.monotonic_ns() for _ in range(count)]
+            self._send(b"".join(stamps), count)
+
+    def call(self, call_id: str, call: Call) -> None:
+        half = (len(call.arguments) + 1) // 2
+        function = {"name": call.name, "arguments": call.arguments[:half]}
+        first = {"index": self._calls, "id": call_id, "type": "function", "function": function}
+        rest = {"index": self._calls, "function": {"arguments": call.arguments[half:]}}
+        pieces = [delta(self._model, {"tool_calls": [piece]}) for piece in (first, rest)]
+        self._send(b"".join(pieces), len(pieces))
+        self._calls += 1
+
+    def fail(self, status: Status) -> None:
+        if self._is_open:
+            self._write(framed(encode(failure(status))) + END)
+        else:
+            self._connection.reply(failure(status), status.code)
+
+    def finish(self, reason: str, usage: Usage) -> None:
+        last = delta(self._model, {}, reason)
+        if self._includes_usage:
+            last += event(self._model, [], usage=usage.document())
+        self._send(last + END, 0)
+
+    def _send(self, data: bytes, chunks: int) -> None:
+        self.chunks += chunks
+        if not self._is_open:
+            self._is_open = True
+            data = opening(self._model) + data
+        self._write(data)
+
+
+class Whole:
+    def __init__(self, connection: "Connection", request: Request) -> None:
+        self.chunks = 0
+        self._connection = connection
+        self._model = request.model
+        self._texts: dict[str, str] = {}
+        self._calls: list[dict[str, Any]] = []
+
+    def say(self, say: Say) -> None:
+        self._texts[say.field] = self._texts.get(say.field, "") + "".join(say.pieces)
+        self.chunks += len(say.pieces)
+
+    def stamp(self, count: int) -> None:
+        self.say(Say(tuple(f"{time.monotonic_ns():019d} " for _ in range(count))))
+
+    def call(self, call_id: str, call: Call) -> None:
+        function = {"name": call.name, "arguments": call.arguments}
+        self._calls.append({"id": call_id, "type": "function", "function": function})
+        self.chunks += 2
+
+    def fail(self, status: Status) -> None:
+        self._connection.reply(failure(status), status.code)
+
+    def finish(self, reason: str, usage: Usage) -> None:
+        text = None if self._calls else ""
+        message: dict[str, Any] = {"role": "assistant", "content": text, **self._texts}
+        if self._calls:
+            message["tool_calls"] = self._calls
+        choice = {"index": 0, "message": message, "finish_reason": reason}
+        kind = {"object": "chat.completion", "model": self._model}
+        self._connection.reply({**STANDING, **kind, "choices": [choice], "usage": usage.document()})
+
+
+# ── Answers and their pace ─────────────────────────────────────────────────────────────────────
+
+
+class Pause(Enum):
+    """What an answer waits for, when it is not a time."""
+
+    RELEASE = "release"
+    ROOM = "room in the socket"
+    NEVER = "never"
+
+
+class Wheel:
+    """One timer for all paced answers: no task, handle or wake-up for a chunk alone.
+
+    It counts in whole milliseconds, as uvloop's timers do; below them it would spin.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._timer: asyncio.Handle | None = None
+        self._aim: float = math.inf
+
+    def at(self, due: float, step: Callable[[], None]) -> None:
+        """Calls `step` at a time of the loop's clock, or up to a millisecond later."""
+        moment = math.ceil(due * 1000 - 1e-3)  # what rounding adds is not a millisecond
+        heapq.heappush(self._waiting, (moment, next(self._order), step))
+        if moment < self._aim:
+            self._wind()
+
+    def stop(self) -> None:
+        self._waiting.clear()
+        self._wind()
+
+    def _wind(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._aim = math.inf
+        if self._waiting:
+            self._aim = self._waiting[0][0]
+            self._timer = asyncio.get_running_loop().call_at(self._aim / 1000, self._turn)
+
+    def _turn(self) -> None:
+        # A timer may fire a little early by the loop's own clock, hence the aim.
+        now = max(asyncio.get_running_loop().time() * 1000, self._aim)
+        self._aim = -math.inf  # steps must not wind what is wound below
+        for _ in range(BATCH):
+            if not self._waiting or self._waiting[0][0] > now:
+                break
+            heapq.heappop(self._waiting)[2]()
+        self._wind()
+
+
+class Answer:
+    """One request being answered."""
+
+    def __init__(self, connection: "Connection", request: Request, script: Script) -> None:
+        self.pause: Pause | None = None
+        self._connection = connection
+        self._server = connection.server
+        self._form: Form = (Streamed if request.stream else Whole)(connection, request)
+        self._messages = len(request.messages)
+        self._play = self._played(script)
+
+    def step(self) -> None:
+        """Goes on until there is something to wait for."""
+        self.pause = None
+        if self._connection.answer is not self:
+            return  # the client left while this was on the wheel
+        match next(self._play, None):
+            case None:
+                self._connection.done()
+            case Pause() as pause:
+                self.pause = pause
+                self._server.news.set()
+            case due:
+                self._server.wheel.at(due, self.step)
+
+    def _played(self, script: Script) -> Iterator[Pause | float]:
+        """Yields what to wait for before going on: a time of the loop's clock, or a Pause."""
+        form = self._form
+        reason = "stop"
+        usage = None
+        for directive in script:
+            match directive:
+                case Say():
+                    form.say(directive)
+                case Call():
+                    form.call(f"call_{next(self._server.call_numbers)}", directive)
+                    reason = "tool_calls"
+                case Chunks(count, rate):
+                    yield from self._paced(count, rate) if rate else self._burst(count)
+                case Usage():
+                    usage = directive
+                case Status():
+                    form.fail(directive)
+                    return
+                case "summary":
+                    form.say(Say(words(self._server.summary or SUMMARY)))
+                case "length":
+                    reason = "length"
+                case "wait":
+                    yield Pause.RELEASE
+                case "hang":
+                    yield Pause.NEVER
+                case "cut":
+                    self._connection.cut()
+                    return
+        form.finish(reason, usage or Usage(self._messages, form.chunks))
+
+    def _paced(self, count: int, rate: float) -> Iterator[Pause | float]:
+        """Each at its own time since the start: one that is late makes none after it late."""
+        start = asyncio.get_running_loop().time()
+        for number in range(count):
+            if number:
+                yield start + number / rate
+            if self._connection.is_full:
+                yield Pause.ROOM
+            self._form.stamp(1)
+
+    def _burst(self, count: int) -> Iterator[Pause | float]:
+        for start in range(0, count, BATCH):
+            if self._connection.is_full:
+                yield Pause.ROOM
+            self._form.stamp(min(BATCH, count - start))
+            yield 0.0  # others have their turn
+
+
+# ── Connections ────────────────────────────────────────────────────────────────────────────────
+
+FIRST_LINE = re.compile(rb"([A-Z]+) ([^ ?]+)\S* HTTP/1\.[01]\r\n")
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+UNSIZED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+CLOSES = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
+
+
+class Connection(asyncio.Protocol):
+    """HTTP/1.1 with keep-alive, a request at a time."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: "ModelServer") -> None:
+        self.server = server
+        self.answer: Answer | None = None
+        self.is_full = False  # the client reads more slowly than it is written to
+        self._is_last = False
+        self._buffer = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.server.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server.connections.discard(self)
+        if self.answer is not None:
+            self.server.hangups += 1
+            self.answer = None
+        self.server.news.set()
+
+    def pause_writing(self) -> None:
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        if self.answer is not None and self.answer.pause is Pause.ROOM:
+            self.answer.step()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        self._take()
+
+    def done(self) -> None:
+        """The answer is complete; what came in meanwhile is next."""
+        self.answer = None
+        if self._is_last:
+            self.transport.close()
+        else:
+            self._take()
+
+    def cut(self) -> None:
+        """What was written still arrives, and nothing after it."""
+        self._is_last = True
+
+    def reply(self, document: Any, status: int = 200) -> None:
+        """A whole answer, in JSON."""
+        body = encode(document)
+        head = f"HTTP/1.1 {status} Scripted\r\nContent-Type: application/json\r\n"
+        self.transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    def _take(self) -> None:
+        """Serves the next request, once it is whole and the one before it is done with."""
+        end = self._buffer.find(b"\r\n\r\n") + 2
+        if self.answer is not None or end < 2:
+            return
+        head = bytes(self._buffer[:end])
+        first = FIRST_LINE.match(head)
+        if first is None or UNSIZED.search(head):
+            self._is_last = True
+            self._refuse(400, "write HTTP/1.1, with Content-Length")
+            return
+        found = LENGTH.search(head)
+        start = end + 2
+        stop = start + (int(found[1]) if found else 0)
+        if len(self._buffer) < stop:
+            return
+        body = bytes(self._buffer[start:stop])
+        del self._buffer[:stop]
+        self._is_last = CLOSES.search(head) is not None
+        self._serve(first[2].decode(), body)
+
+    def _serve(self, path: str, body: bytes) -> None:
+        server = self.server
+        match path:
+            case "/v1/chat/completions":
+                self._chat(body)
+                return
+            case "/v1/models":
+                made = {"object": "model", "created": 1700000000, "owned_by": "tests"}
+                data = [{"id": name, **made} for name in server.models]
+                self.reply({"object": "list", "data": data})
+            case "/control/requests":
+                self.reply(server.requests)
+            case "/control/statistics":
+                self.reply(server.statistics())
+            case "/control/release":
+                self.reply({"released": server.release()})
+            case "/control/reset":
+                server.reset()
+                self.reply({})
+            case _:
+                self._refuse(404, f"there is nothing at {path}")
+                return
+        self.done()
+
+    def _chat(self, body: bytes) -> None:
+        try:
+            request = self.server.accept(body)
+            script = self.server.script(request)
+        except ValueError as error:  # msgspec's are, and ScriptError
+            self._refuse(400, str(error))
+            return
+        self.answer = Answer(self, request, script)
+        self.answer.step()
+
+    def _refuse(self, status: int, message: str) -> None:
+        self.reply(failure(Status(status, message)), status)
+        self.done()
+
+
+# ── The server ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(eq=False)
+class ModelServer:
+    """What a test asks about, and sets.
+
+    `summary`, once set, also answers requests without tools whose system prompt speaks of
+    compacting or summaries, whatever their messages say.
+    """
+
+    is_recording: bool = True
+    models: list[str] = field(default_factory=lambda: ["scripted"])
+    summary: str = ""
+    url: str = ""  # where requests start, with /v1
+    requests: list[dict[str, Any]] = field(default_factory=list)  # bodies, in order
+    asked: int = 0  # requests for an answer, recorded or not
+    hangups: int = 0  # clients that left before the end of their answer
+    connections: set[Connection] = field(default_factory=set)
+    # For what answers:
+    wheel: Wheel = field(default_factory=Wheel)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    call_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def release(self) -> int:
+        """Lets all answers that are at a `!wait` go on, and says how many those were."""
+        waiting = self._paused(Pause.RELEASE)
+        for answer in waiting:
+            answer.step()
+        return len(waiting)
+
+    def reset(self) -> None:
+        self.requests.clear()
+        self.asked = self.hangups = 0
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "asked": self.asked,
+            "answering": sum(c.answer is not None for c in self.connections),
+            "waiting": len(self._paused(Pause.RELEASE)),
+            "hangups": self.hangups,
+            "connections": len(self.connections),
+        }
+
+    async def until_asked(self, count: int = 1) -> dict[str, Any]:
+        """Waits for request number `count`, and gives its body; empty where none are recorded."""
+        await self._until(lambda: self.asked >= count)
+        return self.requests[count - 1] if self.is_recording else {}
+
+    async def until_waiting(self, count: int = 1) -> None:
+        """Waits until so many answers are at a `!wait`."""
+        await self._until(lambda: len(self._paused(Pause.RELEASE)) >= count)
+
+    async def until_hung_up(self, count: int = 1) -> None:
+        """Waits until so many clients have left before the end."""
+        await self._until(lambda: self.hangups >= count)
+
+    def accept(self, body: bytes) -> Request:
+        request = msgspec.json.decode(body, type=Request)
+        if self.is_recording:
+            self.requests.append(msgspec.json.decode(body))
+        self.asked += 1
+        self.news.set()
+        return request
+
+    def script(self, request: Request) -> Script:
+        if self.summary and request.asks_for_summary:
+            return ("summary",)
+        return request.script()
+
+    async def close(self) -> None:
+        """Drops every connection; none of them counts as a hang-up."""
+        self.wheel.stop()
+        for connection in self.connections:
+            connection.answer = None
+            connection.transport.abort()
+        await self._until(lambda: not self.connections)
+
+    def _paused(self, pause: Pause) -> list[Answer]:
+        answers = [connection.answer for connection in self.connections]
+        return [answer for answer in answers if answer is not None and answer.pause is pause]
+
+    async def _until(self, claim: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not claim():
+                self.news.clear()
+                await self.news.wait()
+
+
+@asynccontextmanager
+async def model_server(
+    *, port: int = 0, is_recording: bool = True, summary: str = ""
+) -> AsyncIterator[ModelServer]:
+    """A server on loopback, in this process."""
+    made = ModelServer(is_recording=is_recording, summary=summary)
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(lambda: Connection(made), "127.0.0.1", port, backlog=4096)
+    made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+    try:
+        yield made
+    finally:
+        listener.close()
+        await made.close()
+        await listener.wait_closed()
+
+
+@contextmanager
+def model_process(*options: str) -> Iterator[tuple[str, int]]:
+    """A server in a process of its own: its URL and its process id. Ends with the block."""
+    command = [sys.executable, "-m", "tests.model_server", *options]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["url"], process.pid
+
+
+async def serve(options: argparse.Namespace) -> None:
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, over.set)
+
+    def read_to_the_end() -> None:
+        while os.read(0, 4096):
+            pass
+        loop.call_soon_threadsafe(over.set)
+
+    async with model_server(
+        port=options.port, is_recording=options.record, summary=options.summary
+    ) as server:
+        sys.stdout.write(json.dumps({"url": server.url}) + "\n")
+        sys.stdout.flush()
+        Thread(target=read_to_the_end, daemon=True).start()
+        await over.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.model_server")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--no-record", dest="record", action="store_false")
+    parser.add_argument("--summary", default="", help="what compaction is answered with")
+    options = parser.parse_args()
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(serve(options))
+
+
+if __name__ == "__main__":
+    main()
