@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import codec, footprint, model, ping, streaming
+from . import codec, footprint, history, model, ping, streaming, turns
 from .report import Table
 
 BENCHES: dict[str, Callable[[], list[Table]]] = {
@@ -16,6 +16,8 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "streaming": streaming.run,
     "footprint": footprint.run,
     "model": model.run,
+    "turns": turns.run,
+    "history": history.run,
 }
 README = Path(__file__).with_name("README.md")
 MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"

@@ -6,12 +6,10 @@ Constructing it touches nothing; `open` does what takes time, after clients can 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from crabtalk.model import ApiError, open_registry
-from crabtalk.model.settings import read_settings
+from crabtalk.model import Registry, SettingsError, open_registry, read_settings
 from crabtalk.runtime import Clock, Hook, Limits, Runtime
 from crabtalk.storage import Agent, Storage, StorageError
 
@@ -54,14 +52,27 @@ class Daemon:
         self._trouble = ""  # with storage, at start
         self._opened = asyncio.Event()
         self._changing = asyncio.Lock()
-        self.models = OpeningProvider(self._open_models(document))
+        self.models = self._models_of(document)
         env = DaemonEnv(hook or Hook(), self.feed, Instructions(home), Path.cwd())
         self.runtime = Runtime(storage, self.models, env, limits=limits, clock=self.clock)
 
-    async def _open_models(self, document: Mapping[str, Any]) -> Any:
-        registry = await open_registry(document, models_directory=self.home / "models")
-        self._keep_secret(entry.settings.api_key for entry in registry.entries)
-        return registry
+    def _models_of(self, document: Mapping[str, Any]) -> OpeningProvider:
+        """Settings that cannot be used are a problem at once, not when a model is first needed."""
+
+        async def opening() -> Registry:
+            registry = await open_registry(document, models_directory=self.home / "models")
+            self._keep_secret(entry.settings.api_key for entry in registry.entries)
+            return registry
+
+        provider = OpeningProvider(opening, default_model(document))
+        try:
+            settings = read_settings(document)
+        except SettingsError as error:
+            provider.problem = str(error)
+            log.error("%s", error)  # noqa: TRY400 - a sentence for a person
+        else:
+            self._keep_secret(entry.api_key for entry in settings)
+        return provider
 
     async def open(self) -> None:
         """Loads the agents. Whatever fails is a problem to be shown, not a reason not to start."""
@@ -75,8 +86,6 @@ class Daemon:
             log.error("agents cannot be loaded: %s", error)  # noqa: TRY400 - a sentence for a person
         finally:
             self._opened.set()
-        with suppress(ApiError):  # so that people see which model will answer, before it is asked
-            await self.models.default_model()
 
     async def ready(self) -> Runtime:
         """The engine, once its agents are there."""
@@ -101,7 +110,7 @@ class Daemon:
             read_settings(document)
             await self._load_agents()
             self._trouble = ""
-            self.models = OpeningProvider(self._open_models(document))
+            self.models = self._models_of(document)
             self.runtime.use(self.models)
         log.info("reloaded, with %d agents", len(self.runtime.agents))
 
@@ -125,3 +134,12 @@ class Daemon:
         """Stops what runs, and keeps all of it."""
         await self.runtime.close()
         await self.storage.close()
+
+
+def default_model(document: Mapping[str, Any]) -> str:
+    """The one that is written down, if any."""
+    for section in ("daemon", "llm"):
+        table = document.get(section)
+        if isinstance(table, Mapping) and isinstance(model := table.get("model"), str) and model:
+            return model
+    return ""

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, TextIO, TypeAlias
@@ -44,7 +45,6 @@ NAMES = (
 GIVEN = r"""(?:\\*["']\s*[:=,]|\s*[:=])\s*(?:b(?=["']))?\\*"""
 # Up to the closing quote, or a word.
 TEXT = r"""(?:(["'])(?:\\.|(?!\2).)*|[^\s,;&"'(){}\[\]]+)"""
-# Compiled when first used, which is by the thread.
 SHAPES = (
     # Unquoted, its value is the rest of the line: some schemes have several parts.
     (rf"(authorization{GIVEN})(?:([\"'])(?:(?!\2).)*|[^\r\n]+)", rf"\1\2{MASK}"),
@@ -55,6 +55,8 @@ SHAPES = (
     (r"(://)[^\s/?#\"']*@", rf"\1{MASK}@"),
     (r"([?&]key=)[^\s&#\"']+", rf"\1{MASK}"),
 )
+# Each of them has one of these, and most lines have none.
+HINTS = r"key|authorization|client_secret|password|_token|bearer|sk-|@"
 # Whatever begins a new line somewhere, or commands a terminal.
 CONTROLS = {code: ascii(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
@@ -74,9 +76,16 @@ def mask(text: str, secrets: Iterable[str]) -> str:
     """Without the secrets, and without what looks like one."""
     for secret in sorted(secrets, key=len, reverse=True):  # one may be a part of another
         text = text.replace(secret, MASK)
-    for shape, instead in SHAPES:
-        text = re.sub(shape, instead, text, flags=re.IGNORECASE | re.DOTALL)
+    if compiled(HINTS).search(text):
+        for shape, instead in SHAPES:
+            text = compiled(shape).sub(instead, text)
     return text
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """When first used, and so by the thread: all together they would cost a start milliseconds."""
+    return re.compile(pattern, re.IGNORECASE | re.DOTALL)
 
 
 def start_logs(
@@ -195,9 +204,9 @@ class Logs(logging.Handler):
             self._send(self._stderr, own_line("WARNING", f"{problem}; the log goes on without it"))
 
     def _masked(self, key: str, value: Value) -> Value:
-        if re.search(NAMES, key, re.IGNORECASE):
+        if compiled(NAMES).search(key):
             return MASK
-        if not isinstance(value, str):
+        if not isinstance(value, str) or key in ("ts", "level", "logger"):
             return value
         text = mask(value, self._secrets)
         if len(text) > SHOWN:
@@ -251,7 +260,7 @@ def as_text(line: Line) -> bytes:
 
 
 def quoted(text: str) -> str:
-    if re.fullmatch(r'[^\s"=\\]+', text):
+    if compiled(r'[^\s"=\\]+').fullmatch(text):
         return text
     return '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
 

@@ -1,11 +1,12 @@
-"""OpeningProvider: a registry of models that is still being opened.
+"""OpeningProvider: a registry of models, opened when somebody first needs one.
 
-Looking for models can take seconds. The daemon does not wait for it: whoever needs a model does.
+Looking for models can take seconds, and speaking HTTP a third of the memory. A daemon that only
+waits needs neither.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -24,39 +25,44 @@ log = logging.getLogger(__name__)
 
 
 class OpeningProvider:
-    """A Provider. Settings that cannot be used are the error of every request."""
+    """A Provider. What keeps the registry from being opened is the error of every request."""
 
     name = "registry"
 
-    def __init__(self, opening: Coroutine[Any, Any, Registry]) -> None:
-        self._task = asyncio.ensure_future(self._open(opening))
+    def __init__(self, opening: Callable[[], Coroutine[Any, Any, Registry]], default: str) -> None:
+        self._opening = opening
+        self._default = default  # as far as it is known without asking anybody
+        self._task: asyncio.Task[None] | None = None
         self._registry: Registry | None = None
-        self._default = ""  # what `default_model` said last
+        self._is_closed = False
         self.problem = ""
-
-    async def _open(self, opening: Coroutine[Any, Any, Registry]) -> None:
-        try:
-            self._registry = await opening
-        except SettingsError as error:
-            self.problem = str(error)
-            log.error("%s", error)  # noqa: TRY400 - a sentence for a person
-        except Exception as error:
-            self.problem = f"the models could not be opened ({type(error).__name__})"
-            log.exception("the models could not be opened")
 
     @property
     def active(self) -> str:
         """The default model as far as it is known by now."""
-        if self._registry is None:
-            return ""
-        return self._registry.active or self._default
+        if self._registry is not None and self._registry.active:
+            return self._registry.active
+        return self._default
 
     async def registry(self) -> Registry:
-        """Raises ApiError."""
-        await asyncio.wait([self._task])
+        """Opens it, once. Raises ApiError. Cancelled, the opening goes on."""
+        if self._registry is None:
+            if self._task is None and not self._is_closed:
+                self._task = asyncio.ensure_future(self._open())
+            if self._task is not None:
+                await asyncio.wait([self._task])
         if self._registry is None:
             raise ApiError(ErrorKind.CONFIG, self.problem or "the daemon is stopping")
         return self._registry
+
+    async def _open(self) -> None:
+        try:
+            self._registry = await self._opening()
+        except SettingsError as error:
+            self.problem = str(error)
+        except Exception as error:
+            self.problem = f"the models could not be opened ({type(error).__name__})"
+            log.exception("the models could not be opened")
 
     async def complete(self, request: Request) -> Response:
         return await (await self.registry()).complete(request)
@@ -83,7 +89,9 @@ class OpeningProvider:
         return self._registry.context_limit(model) if self._registry is not None else None
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        self._is_closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
         if self._registry is not None:
             await self._registry.close()

@@ -20,7 +20,7 @@ from .messages import (
 )
 from .provider import HttpProvider, Provider, Retry
 from .registry import Entry, Registry, open_registry
-from .settings import ProviderSettings, SettingsError
+from .settings import ProviderSettings, SettingsError, read_settings
 
 __all__ = [
     "LOCAL",
@@ -54,4 +54,5 @@ __all__ = [
     "discover",
     "open_registry",
     "preferred",
+    "read_settings",
 ]

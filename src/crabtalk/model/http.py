@@ -1,9 +1,11 @@
 """HttpClient: one pool of connections for all backends. Loads aiohttp when first used."""
 
 import asyncio
+import importlib
 import os
 import re
 import ssl
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -61,6 +63,9 @@ class HttpClient:
         Leaving the block before the body was read to its end closes the connection at once.
         Raises ApiError for everything that can go wrong on the way.
         """
+        if "aiohttp" not in sys.modules:
+            # A tenth of a second, and others have something to say meanwhile.
+            await asyncio.to_thread(importlib.import_module, "aiohttp")
         import aiohttp
 
         limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect)

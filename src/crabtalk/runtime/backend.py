@@ -45,4 +45,7 @@ class Backend:
     async def close(self) -> None:
         """Waits for those who use it, then gives back what it holds."""
         await self._unused.wait()
-        await self.provider.close()
+        try:
+            await self.provider.close()
+        except Exception:
+            log.exception("the provider %s could not be closed", self.provider.name)

@@ -9,7 +9,7 @@ from crabtalk.storage import Agent
 from .request import tagged
 
 TITLE_LENGTH = 60
-SENTENCE = re.compile(r"[^\n]*?[.!?…](?=\s|$)|[^\n]*?[。\uff01\uff1f]|[^\n]+")
+SENTENCE = re.compile(r"[^\n]*?(?:[.!?…](?=\s|$)|[。\uff01\uff1f])|[^\n]+")
 TRUNCATED = "... [truncated]"
 
 PROMPT = """\

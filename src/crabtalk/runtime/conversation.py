@@ -5,8 +5,8 @@ is dropped and read again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -107,7 +107,10 @@ class Conversation:
         await to_the_end(self._keep(records, kept))
 
     async def fold(self, name: str, title: str, summary: str, archiving: Archiving) -> Archive:
-        """Has the archive kept elsewhere, then appends a marker: the history is the summary now."""
+        """Has the archive kept elsewhere, then appends a marker: the history is the summary now.
+
+        Not to be cancelled: an archive without its marker is one of nothing.
+        """
         marker = MarkerRecord(name, self._clock.now(), title, summary, self.meta.message_count)
         meta = self.meta.patched(marker)
         archive = self.archive_of(marker)
@@ -119,7 +122,7 @@ class Conversation:
             self.history = replayed(marker, ())
             self.size = sum(map(weight, self.history))
 
-        await to_the_end(self._keep([marker, meta.snapshot()], kept))
+        await self._keep([marker, meta.snapshot()], kept)
         return archive
 
     def archive_of(self, marker: MarkerRecord) -> Archive:
@@ -141,7 +144,7 @@ class Conversation:
         kept()
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+async def to_the_end(work: Awaitable[T]) -> T:
     """Awaits all of it though we are cancelled meanwhile; the cancellation then goes on."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -165,16 +168,18 @@ def replayed(marker: MarkerRecord | None, messages: Sequence[MessageRecord]) -> 
 def completed(history: Sequence[Message]) -> list[Message]:
     """Gives every call a result, since strict providers refuse a history with one that has none."""
     whole: list[Message] = []
-    open_calls: dict[str, ToolCall] = {}
+    unanswered: list[ToolCall] = []
     for message in history:
         if message.role == "tool":
-            if open_calls.pop(message.call_id, None) is None:
+            call = next((call for call in unanswered if call.id == message.call_id), None)
+            if call is None:
                 continue  # a result without its call would be refused as well
+            unanswered.remove(call)
         else:
-            whole += [interrupted(call) for call in open_calls.values()]
-            open_calls = {call.id: call for call in message.tool_calls}
+            whole += map(interrupted, unanswered)
+            unanswered = list(message.tool_calls)
         whole.append(message)
-    return whole + [interrupted(call) for call in open_calls.values()]
+    return [*whole, *map(interrupted, unanswered)]
 
 
 def interrupted(call: ToolCall) -> Message:

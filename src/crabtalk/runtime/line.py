@@ -36,8 +36,8 @@ class Line:
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
                 self.leave()
-            else:
-                place.cancel()
+            elif place in self._waiting:
+                self._waiting.remove(place)
             raise
 
     def leave(self) -> None:

@@ -1,6 +1,7 @@
 """Run: one turn being carried out, as the rest of the program sees it."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from crabtalk.storage import Pair
 from .events import Done, Event, StopReason
 from .hook import Env
 from .outlet import Outlet
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,18 @@ class Run:
 
     def emit(self, event: Event) -> None:
         self.outlet.push(event)
-        self._env.on_event(self, event)
+        try:
+            self._env.on_event(self, event)
+        except Exception:
+            log.exception("a hook could not hear of %s", type(event).__name__)
 
     def kill(self) -> None:
         """Cancels at its next await. Once: a second one would interrupt the tidying up."""
         if not self.killed and self.done is None and self.task is not None:
             self.killed = True
-            self.task.cancel()
+            # Through the loop, so that it has begun by then: a task cancelled before that never
+            # runs, and would neither leave the line nor say that it is over.
+            self.task.get_loop().call_soon(self.task.cancel)
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """All of it from the start; one reader only. Closed early, the run is killed, unless it

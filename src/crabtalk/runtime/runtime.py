@@ -18,13 +18,14 @@ from crabtalk.storage import Agent, Archive, Pair, Storage, StorageError, log_na
 from .backend import Backend
 from .clock import Clock
 from .compaction import next_name, summary_request, title_of
-from .conversation import Conversation
+from .conversation import Conversation, to_the_end
 from .conversations import Conversations
 from .errors import (
     BusyError,
     CompactionError,
     NothingInFlightError,
     NothingToCompactError,
+    RuntimeRefusalError,
     UnknownAgentError,
     UnknownConversationError,
 )
@@ -100,8 +101,13 @@ class Runtime:
         """
         found, broken = await self.storage.agents()
         for agent in found:
-            if self._agents.get(agent.name) != agent:
+            if self._agents.get(agent.name) == agent:
+                continue
+            try:
                 self.register(agent)
+            except Exception as error:
+                log.exception("the agent %s cannot be registered", agent.name)
+                broken[agent.name] = str(error)
         for name in self._agents.keys() - {agent.name for agent in found} - broken.keys():
             self.unregister(name)
         return broken
@@ -330,13 +336,19 @@ class Runtime:
         except asyncio.CancelledError:
             uncancel()
             raise CompactionError("the compaction was killed; nothing changed") from None
+        except RuntimeRefusalError:
+            raise
         except (ApiError, StorageError) as error:
             raise CompactionError(f"{error}; nothing changed") from error
+        except Exception as error:
+            log.exception("the compaction %s failed", run.id)
+            sentence = f"internal error ({type(error).__name__}); nothing changed"
+            raise CompactionError(sentence) from error
         run.emit(Compacted(archive))
         return archive
 
     async def _fold(self, conversation: Conversation, agent: Agent) -> Archive:
-        await conversation.load()
+        await to_the_end(conversation.load())
         if not conversation.exists:
             raise no_conversation(conversation.pair)
         marker = conversation.marker
@@ -351,7 +363,14 @@ class Runtime:
             raise CompactionError("the model wrote no summary; nothing changed")
         base = log_name(conversation.pair)
         name = next_name(base, marker.archive_name if marker is not None else "")
-        return await conversation.fold(name, title_of(summary), summary, self.env.archive)
+        folding = asyncio.ensure_future(
+            conversation.fold(name, title_of(summary), summary, self.env.archive)
+        )
+        try:
+            return await to_the_end(folding)
+        except asyncio.CancelledError:
+            uncancel()
+            return folding.result()  # too late to say that nothing changed
 
     # ── Reading and removing ────────────────────────────────────────────────────────────────
 
@@ -367,7 +386,7 @@ class Runtime:
             conversation.run.kill()
         await conversation.line.reach(place)
         try:
-            removed = await self.storage.delete(pair)
+            removed = await to_the_end(self.storage.delete(pair))
         finally:
             conversation.unload()
             conversation.line.leave()

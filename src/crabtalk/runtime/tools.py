@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from crabtalk.model.messages import Message, ToolCall
 
@@ -43,12 +43,20 @@ class Calls:
         try:
             while pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in sorted(done, key=lambda task: tasks[task]):
-                    self.results[tasks[task]] = task.result()
-                    self._run.emit(task.result())
+                self._tell(tasks, done)
         finally:
             await stop(pending)
+            # Some may have finished in the moment of the cancellation, or because of it.
+            self._tell(tasks, pending)
         self._run.emit(ToolsComplete())
+
+    def _tell(
+        self, tasks: Mapping[asyncio.Task[ToolResult], int], some: set[asyncio.Task[ToolResult]]
+    ) -> None:
+        for task in sorted(some, key=lambda task: tasks[task]):
+            if task.done() and not task.cancelled():
+                self.results[tasks[task]] = task.result()
+                self._run.emit(task.result())
 
     def messages(self) -> list[Message]:
         """One for each call; those without a result were interrupted."""
@@ -67,6 +75,11 @@ class Calls:
             output, is_error = await self._dispatch(call, number), False
         except ToolError as error:
             output, is_error = str(error), True
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            # Not us: something the tool waited for, such as a connection that was closed.
+            output, is_error = f"{call.name} failed: what it waited for was cancelled", True
         except Exception as error:
             log.exception("the tool %s failed", call.name)
             output, is_error = f"{call.name} failed: {type(error).__name__}: {error}", True
@@ -93,6 +106,12 @@ class Calls:
         if work is None:
             raise ToolError(f"tool not registered: {call.name}")
         return await work
+
+
+def is_cancelled() -> bool:
+    """Whether somebody wants the current task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def stop(tasks: set[asyncio.Task[ToolResult]]) -> None:

@@ -6,7 +6,7 @@ the next step begins, and everything before the turn is over.
 
 import logging
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 
 import msgspec
 
@@ -131,16 +131,16 @@ class Turn:
             response = await self._ask_model()
             message = response.message
             if self._run.is_guest:
-                if message.tool_calls and not message.text:
-                    return StopReason.ERROR, (
-                        f"{self._run.speaker} called a tool, which a guest cannot; "
-                        "ask the conversation's own agent for that"
-                    )
                 message = msgspec.structs.replace(message, tool_calls=(), agent=self._run.speaker)
             if message.tool_calls:
                 await self._call_tools(message)
             if response.usage.total:
                 self._run.emit(ContextUsage(response.usage))
+            if response.message.tool_calls and not message.tool_calls and not message.text:
+                return StopReason.ERROR, (
+                    f"{self._run.speaker} called a tool, which a guest cannot; "
+                    "ask the conversation's own agent for that"
+                )
             if message.tool_calls:
                 if self._steps >= self._agent.max_iterations and not self._run.steers:
                     return StopReason.MAX_ITERATIONS, ""
@@ -158,9 +158,10 @@ class Turn:
     async def _read_steers(self) -> None:
         """What was said into the turn, in order. Each is kept before it is told."""
         while self._run.steers:
-            text = self._run.steers[0]
+            # Taken out before it is kept: killed meanwhile, it is kept all the same, and would be
+            # kept again with those that are left.
+            text = self._run.steers.popleft()
             await self._keep([Message("user", text)], [self._trace("user_steered", content=text)])
-            self._run.steers.popleft()
             self._run.emit(UserSteered(text))
 
     async def _ask_model(self) -> Response:
@@ -175,21 +176,20 @@ class Turn:
             thinking=self._agent.thinking,
         )
         assembler = Assembler()
-        segments = Segments(self._run)
         announced = self._run.is_guest
         outlet = self._run.outlet
-        async with aclosing(self._backend.provider.stream(request)) as chunks:
-            async for chunk in chunks:
-                assembler.add(chunk)
-                if chunk.reasoning:
-                    segments.thinking(chunk.reasoning)
-                if chunk.text:
-                    segments.text(chunk.text)
-                if chunk.tool_calls and not announced:
-                    announced = self._announce(assembler)
-                if outlet.full:
-                    await outlet.room()
-        segments.close()
+        with closing(Segments(self._run)) as segments:
+            async with aclosing(self._backend.provider.stream(request)) as chunks:
+                async for chunk in chunks:
+                    assembler.add(chunk)
+                    if chunk.reasoning:
+                        segments.thinking(chunk.reasoning)
+                    if chunk.text:
+                        segments.text(chunk.text)
+                    if chunk.tool_calls and not announced:
+                        announced = self._announce(assembler)
+                    if outlet.full:
+                        await outlet.room()
         response = assembler.response(self._model)
         self._steps += 1
         if response.usage.total:

@@ -378,8 +378,8 @@ def pieces(text: str) -> list[Piece]:
         if not bare:
             found.append(Piece(above + statement, "between", section, section))
         elif bare.startswith("["):
-            release(found)
             section = table_named(statement, counts)
+            release(found, section)
             found.append(Piece(above + statement, "header", section, section))
         else:
             path = (*section, *keys_in(KEY.sub(r"\1= 0", statement))[0])
@@ -387,16 +387,16 @@ def pieces(text: str) -> list[Piece]:
         above = ""
     if above:
         found.append(Piece(above, "between", section, section))
-    release(found)
+    release(found, ())
     return found
 
 
-def release(found: list[Piece]) -> None:
-    """Comments that stand apart at the end of a table are the file's, and outlive the table."""
+def release(found: list[Piece], following: Keys) -> None:
+    """Comments that stand apart between a hook or server and the next outlive both."""
     for before, piece in zip(reversed(found[:-1]), reversed(found), strict=False):
         if not piece.kind == before.kind == "between":
             return
-        if piece.text.strip():
+        if piece.text.strip() and piece.section[:2] != following[:2]:
             piece.path = piece.section = ()
 
 

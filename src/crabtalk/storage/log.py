@@ -235,7 +235,8 @@ def next_message(descriptor: int, start: int, end: int) -> tuple[int, int | None
     rest = b""
     at = start
     while at < end:
-        piece = os.pread(descriptor, min(BLOCK, end - at), at)
+        # Twice as much each time: a long line is not put together from many pieces.
+        piece = os.pread(descriptor, min(max(BLOCK, len(rest)), end - at), at)
         if not piece:
             break
         base = at - len(rest)

@@ -1,0 +1,156 @@
+"""History: what a long conversation costs, and what many of them cost.
+
+An append should not notice how long the log is, loading should be linear in what follows the last
+marker, and neither a listing nor a start should notice how many conversations there are by much.
+"""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import uvloop
+
+from crabtalk.client import connect
+from crabtalk.model import Message
+from crabtalk.storage import FileStorage, MarkerRecord, MessageRecord, Meta, Pair, Record
+
+from .peers import now, percentile, rss
+from .report import Table
+
+AT = "2026-01-01T00:00:00.000Z"
+TEXT = "The quick brown crab walks sideways over the lazy lobster, as it does every evening. " * 3
+SIZES = (10, 1_000, 10_000)
+CONVERSATIONS = 10_000
+
+
+def messages(count: int, first: int = 0) -> list[Record]:
+    return [
+        MessageRecord(number, AT, Message("user" if number % 2 == 0 else "assistant", TEXT))
+        for number in range(first, first + count)
+    ]
+
+
+def meta(pair: Pair, count: int) -> Record:
+    return Meta(*pair, created_at=AT, updated_at=AT, message_count=count).snapshot()
+
+
+async def by_length() -> Table:
+    table = Table(
+        "One conversation, by its length, ms",
+        ["messages", "append p50", "load", "load after a marker", "page of 100 at its end"],
+        note="Append is one message, flushed to disk. Loads are of a file the system has cached.",
+    )
+    for size in SIZES:
+        with tempfile.TemporaryDirectory() as home:
+            storage = FileStorage(Path(home))
+            pair = Pair("crab", "user")
+            await storage.append(
+                pair, [meta(pair, 0), *messages(size), meta(pair, size)], create=True
+            )
+            load = await best(lambda: storage.load(pair))
+            page = await best(lambda: storage.page(pair, size - 100, 100))
+            appends = []
+            for number in range(200):
+                begun = now()
+                await storage.append(pair, messages(1, size + number))
+                appends.append((now() - begun) * 1e3)
+            total = size + 200
+            marker = MarkerRecord("crab-user-1", AT, "They met.", "They met.", total)
+            await storage.append(pair, [marker, meta(pair, total), *messages(2, total)])
+            folded = await best(lambda: storage.load(pair))
+            await storage.close()
+        table.row(
+            f"{size:,}",
+            f"{percentile(appends, 0.5):.2f}",
+            f"{load:.2f}",
+            f"{folded:.2f}",
+            f"{page:.2f}",
+        )
+    return table
+
+
+async def best(work: object, rounds: int = 7) -> float:
+    taken = []
+    for _ in range(rounds):
+        begun = now()
+        await work()  # type: ignore[operator]
+        taken.append((now() - begun) * 1e3)
+    return min(taken)
+
+
+async def fill(home: Path, count: int) -> None:
+    """So many conversations of a few messages each."""
+    storage = FileStorage(home, flush=False)
+    for start in range(0, count, 500):
+        pairs = [Pair("crab", f"tg:{number}") for number in range(start, min(start + 500, count))]
+        await asyncio.gather(
+            *(
+                storage.append(pair, [meta(pair, 0), *messages(4), meta(pair, 4)], create=True)
+                for pair in pairs
+            )
+        )
+    await storage.close()
+
+
+def by_number() -> Table:
+    table = Table(
+        "A daemon by the number of its conversations",
+        [
+            "conversations",
+            "start to pong ms",
+            "first listing ms",
+            "listing ms",
+            "idle RSS MB",
+            "after MB",
+        ],
+        note="Five starts each, the median. Listings come over the socket, with every row.",
+    )
+    for count in (0, 1_000, CONVERSATIONS):
+        with tempfile.TemporaryDirectory() as scratch:
+            home = Path(scratch) / "home"
+            home.mkdir(mode=0o700)
+            uvloop.run(fill(home, count))
+            starts = []
+            for _ in range(5):
+                started, firsts, later, idle, after = uvloop.run(one_start(home, count))
+                starts.append(started)
+        table.row(
+            f"{count:,}",
+            f"{percentile(starts, 0.5):.0f}",
+            f"{firsts:.0f}",
+            f"{later:.0f}",
+            f"{idle:.1f}",
+            f"{after:.1f}",
+        )
+    return table
+
+
+async def one_start(home: Path, count: int) -> tuple[float, float, float, float, float]:
+    crabtalkd = str(Path(sys.executable).with_name("crabtalkd"))
+    begun = now()
+    process = await asyncio.create_subprocess_exec(
+        crabtalkd, "run", "--home", str(home), "--tcp", "off", stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stderr is not None
+        await process.stderr.readline()
+        async with connect(home=home) as client:
+            await client.ping()
+            started = (now() - begun) * 1e3
+            idle = rss(process.pid)
+            listings = []
+            for _ in range(3):
+                begun = now()
+                found = await client.list_conversations()
+                listings.append((now() - begun) * 1e3)
+                assert len(found.conversations) == count
+            return started, listings[0], min(listings[1:]), idle, rss(process.pid)
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+def run() -> list[Table]:
+    return [uvloop.run(by_length()), by_number()]
