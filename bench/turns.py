@@ -213,12 +213,12 @@ def crowds(contenders: list[Contender], sizes: list[tuple[int, int, int]]) -> Ta
             "lag p50 ms",
             "p99",
             "max",
-            "µs CPU a chunk",
+            "µs a chunk",
             "RSS MB",
         ],
         note=(
             "The model server and the clients share the other core. Lag is from the model's write "
-            "to the client's read. RSS is after the run."
+            "to the client's read; µs a chunk is CPU, RSS is after the run."
         ),
     )
     for conversations, chunks, rate in sizes:
