@@ -157,8 +157,11 @@ def read(path: Path, limit: int) -> Layer:
 
 
 def require_regular(status: os.stat_result) -> None:
+    """A file, and nobody's who could not be trusted anyway: in /tmp anybody may leave one."""
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
+    if status.st_uid not in (os.geteuid(), 0):
+        raise OSError(errno.EPERM, "it belongs to another user")
 
 
 def file_of(status: os.stat_result) -> tuple[int, int]:

@@ -7,56 +7,28 @@ listener that is stuck is waited for without end. It also loads pickle.
 """
 
 import logging
-import os
 import queue
 import re
-import select
-import stat
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, TextIO, TypeAlias
 
-FILE = "crabtalkd.log"
-FILE_SIZE = 10 * 1024 * 1024
-OLD_FILES = 3
+from .log_sinks import FILE, LogFile, Stream
+from .masking import MASK, SHORTEST_SECRET, is_secret, mask
+
 # Lines that wait for the thread. More are dropped, and counted.
 WAITING = 1024
 # Characters of a text in a line, and of one that waits. It is cut after the masking: a secret at
 # the end of what is shown must still be whole when it is looked for.
 SHOWN = 16 * 1024
 KEPT = 2 * SHOWN
-# A reader that takes nothing for so long is not waited for again until it does.
-PATIENCE_MS = 250
 CLOSING = 1.0
 
-MASK = "********"
-SHORTEST_SECRET = 6
-NAMES = (
-    r"(?:api[_-]?key|authorization|secret_access_key|client_secret|password"
-    r"|(?:access|refresh|session)_token)"
-)
-# After a name: a colon or an equals sign, or a comma if it is quoted. Bytes and JSON in JSON too.
-GIVEN = r"""(?:\\*["']\s*[:=,]|\s*[:=])\s*(?:b(?=["']))?\\*"""
-# Up to the closing quote, or a word.
-TEXT = r"""(?:(["'])(?:\\.|(?!\2).)*|[^\s,;&"'(){}\[\]]+)"""
-SHAPES = (
-    # Unquoted, its value is the rest of the line: some schemes have several parts.
-    (rf"(authorization{GIVEN})(?:([\"'])(?:(?!\2).)*|[^\r\n]+)", rf"\1\2{MASK}"),
-    (rf"({NAMES}{GIVEN}){TEXT}", rf"\1\2{MASK}"),
-    (r"(secret_access_key\s+)[^\s,;:=\"']+", rf"\1{MASK}"),
-    (r"(\bbearer\s+)[^\s,;\"']+", rf"\1{MASK}"),
-    (r"(?<![a-z0-9])sk-[\w-]{8,}", MASK),
-    (r"(://)[^\s/?#\"']*@", rf"\1{MASK}@"),
-    (r"([?&]key=)[^\s&#\"']+", rf"\1{MASK}"),
-)
-# Each of them has one of these, and most lines have none.
-HINTS = r"key|authorization|client_secret|password|_token|bearer|sk-|@"
 # Whatever begins a new line somewhere, or commands a terminal.
 CONTROLS = {code: ascii(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
@@ -70,22 +42,6 @@ ErrorInfo: TypeAlias = (
 def fields(**values: object) -> dict[str, dict[str, object]]:
     """For `extra=`: `log.info("run done", extra=fields(run_id=7))`."""
     return {"fields": values}
-
-
-def mask(text: str, secrets: Iterable[str]) -> str:
-    """Without the secrets, and without what looks like one."""
-    for secret in sorted(secrets, key=len, reverse=True):  # one may be a part of another
-        text = text.replace(secret, MASK)
-    if compiled(HINTS).search(text):
-        for shape, instead in SHAPES:
-            text = compiled(shape).sub(instead, text)
-    return text
-
-
-@cache
-def compiled(pattern: str) -> re.Pattern[str]:
-    """When first used, and so by the thread: all together they would cost a start milliseconds."""
-    return re.compile(pattern, re.IGNORECASE | re.DOTALL)
 
 
 def start_logs(
@@ -109,8 +65,8 @@ class Logs(logging.Handler):
 
     def __init__(
         self,
-        file: "LogFile | None",
-        stderr: "Stream | None",
+        file: LogFile | None,
+        stderr: Stream | None,
         form: Callable[[Line], bytes],
         level: int,
     ) -> None:
@@ -184,7 +140,7 @@ class Logs(logging.Handler):
                 sink.lost += dropped
                 self._send(sink, line)
 
-    def _send(self, sink: "LogFile | Stream", line: Line) -> None:
+    def _send(self, sink: LogFile | Stream, line: Line) -> None:
         data = self._form({**line, "dropped": sink.lost} if sink.lost else line)
         try:
             sink.write(data)
@@ -204,7 +160,7 @@ class Logs(logging.Handler):
             self._send(self._stderr, own_line("WARNING", f"{problem}; the log goes on without it"))
 
     def _masked(self, key: str, value: Value) -> Value:
-        if compiled(NAMES).search(key):
+        if is_secret(key):
             return MASK
         if not isinstance(value, str) or key in ("ts", "level", "logger"):
             return value
@@ -260,97 +216,6 @@ def as_text(line: Line) -> bytes:
 
 
 def quoted(text: str) -> str:
-    if compiled(r'[^\s"=\\]+').fullmatch(text):
+    if re.fullmatch(r'[^\s"=\\]+', text):
         return text
     return '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
-
-
-class Stream:
-    """A stream that is written to only while somebody reads it. `lost` lines were not, of late.
-
-    Through its descriptor: Python's own buffer has a lock, and an exit fails if a stuck thread
-    holds it.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self.lost = 0
-        self._stream = stream
-        self._is_torn = False
-        self._poll = select.poll()
-        try:
-            self._descriptor = stream.fileno()
-        except (OSError, ValueError):  # a stream in memory
-            self._descriptor = -1
-        else:
-            self._poll.register(self._descriptor, select.POLLOUT)
-
-    def write(self, line: bytes) -> None:
-        if self._descriptor < 0:
-            self._stream.write(line.decode())
-            return
-        rest = b"\n" + line if self._is_torn else line
-        while rest:
-            if not self._poll.poll(0 if self.lost else PATIENCE_MS):
-                raise BlockingIOError
-            # A pipe that has room at all has it for so much.
-            rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
-            self._is_torn = bool(rest)
-
-
-class LogFile:
-    """The file, opened when it is written to, and again when it was removed or something failed.
-
-    `lost` is how many lines it lacks since the last it has.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.lost = 0
-        self.path = path
-        self._descriptor: int | None = None
-
-    def write(self, line: bytes) -> None:
-        try:
-            descriptor, size = self._with_room(len(line))
-            try:
-                rest = line
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-            except OSError:
-                os.ftruncate(descriptor, size)  # no half lines
-                raise
-        except OSError:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _with_room(self, needed: int) -> tuple[int, int]:
-        """Its descriptor and size, when there is room in it."""
-        if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
-            self.close()
-        size = os.fstat(self._opened()).st_size
-        if size and size + needed > FILE_SIZE:
-            self.close()
-            self._rotate()
-            size = 0
-        return self._opened(), size
-
-    def _opened(self) -> int:
-        if self._descriptor is None:
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
-            self.path.parent.chmod(0o700)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-            self._descriptor = os.open(self.path, flags, 0o600)
-            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-                raise OSError("it is not a regular file")
-            os.fchmod(self._descriptor, 0o600)
-        return self._descriptor
-
-    def _rotate(self) -> None:
-        names = [FILE, *(f"{FILE}.{number}" for number in range(1, OLD_FILES + 1))]
-        for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
-            with suppress(FileNotFoundError):
-                self.path.with_name(newer).replace(self.path.with_name(older))

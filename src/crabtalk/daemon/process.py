@@ -112,7 +112,7 @@ def leave_within(seconds: float) -> None:
     """The process ends by then, though a request resists or a thread is stuck."""
 
     def leave() -> None:
-        log.warning("something would not stop; leaving it behind")
+        os.write(2, b"crabtalkd: something would not stop; leaving it behind\n")  # logs are closed
         os._exit(1)
 
     timer = threading.Timer(seconds, leave)

@@ -66,7 +66,8 @@ class AgentFiles:
                     f"cannot read {self._path(name)}: {error.strerror}; check its rights"
                 )
             else:
-                agents += [agent] if agent else []  # None: deleted a moment ago
+                if agent is not None:  # deleted a moment ago
+                    agents.append(agent)
         return agents, broken
 
     def load(self, name: str) -> Agent | None:
@@ -85,7 +86,7 @@ class AgentFiles:
         text, document = read(path) or ("", {})
         data = revised(text, document, agent).encode()
         if not self._directory.exists():
-            self._directory.mkdir(mode=0o700, parents=True)
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync(self._directory.parent)
         replace_file(path, data, 0o600)
 
@@ -142,23 +143,28 @@ def revised(text: str, document: Mapping[str, Any], agent: Agent) -> str:
     """`text`, which says `document`, with `agent` in it."""
     editor = Editor(text)
     old = {key: value for key, value in document.items() if key != "mcps"}
-    editor.put((), old, wanted(AGENT_KEYS, agent, Agent(name="", prompt=""), old))
-    if "mcps" in document or agent.mcps:
-        editor.put_servers(document.get("mcps", []), agent.mcps)
-    result = editor.text()
-    if not says(result, document, agent):
-        raise AgentError(f"the file of {agent.name!r} cannot be changed safely; edit it by hand")
-    return result
-
-
-def says(text: str, before: Mapping[str, Any], agent: Agent) -> bool:
-    """Whether that is the agent, with all else that was there before."""
+    servers = document.get("mcps", [])
+    places = by_name(servers)
+    before = [servers[places[s.name]] if s.name in places else {} for s in agent.mcps]
+    tables = [
+        wanted(SERVER_KEYS, server, McpServer(name=""), table)
+        for server, table in zip(agent.mcps, before, strict=True)
+    ]
     try:
-        after = tomllib.loads(text)
+        editor.put((), old, wanted(AGENT_KEYS, agent, Agent(name="", prompt=""), old))
+        editor.put_tables("mcps", servers, tables)
+        is_right = says(tomllib.loads(editor.text()), document, agent)
     except ValueError:
-        return False
-    found = read_agent(agent.name, after)
-    others = [{k: v for k, v in d.items() if k not in AGENT_KEYS} for d in (before, after)]
+        is_right = False
+    if not is_right:
+        raise AgentError(f"the file of {agent.name!r} cannot be changed safely; edit it by hand")
+    return editor.text()
+
+
+def says(document: Mapping[str, Any], before: Mapping[str, Any], agent: Agent) -> bool:
+    """Whether that is the agent, with all else that was there before."""
+    found = read_agent(agent.name, document)
+    others = [{k: v for k, v in d.items() if k not in AGENT_KEYS} for d in (before, document)]
     is_equal = found == agent and same(found.hooks, agent.hooks)
     return is_equal and repr(others[0]) == repr(others[1])
 
@@ -186,15 +192,6 @@ def means(read: Reader, said: Any, value: Any) -> bool:
         return False
 
 
-def same(left: Any, right: Any) -> bool:
-    """Unlike ==, tells true from 1 and 1 from 1.0."""
-    return left is right or exact(left) == exact(right)
-
-
-def exact(value: Any) -> bytes:
-    return msgspec.json.encode(value, order="deterministic")
-
-
 Keys = tuple[str | int, ...]  # a number after the name of an array of tables says which
 
 
@@ -206,17 +203,22 @@ class Piece:
     kind: Literal["header", "key", "between"]
     path: Keys
     section: Keys  # the table it stands in
+    above: str = ""
 
 
 class Editor:
-    """The pieces of a TOML text that is known to be valid."""
+    """Changes a TOML text that is known to be valid. Raises ValueError where it does not know how.
+
+    What becomes of comments: one right above a header or key goes where that goes; one that stands
+    apart stays.
+    """
 
     def __init__(self, text: str) -> None:
         self._pieces = pieces(text)
         self._eol = "\r\n" if "\r\n" in text else "\n"
 
     def text(self) -> str:
-        return "".join(piece.text for piece in self._pieces)
+        return "".join(piece.above + piece.text for piece in self._pieces)
 
     def put(self, prefix: Keys, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Makes the table at `prefix` say `new` instead of `old`."""
@@ -229,36 +231,28 @@ class Editor:
             elif not same(old[key], value):
                 self._change(path, old[key], value)
 
-    def put_servers(self, old: Any, new: tuple[McpServer, ...]) -> None:
-        """The same for `mcps`, whose entries are known by their names."""
-        entries = old if isinstance(old, list) else []
-        places = {}
-        for index, entry in reversed(list(enumerate(entries))):
-            if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
-                places[entry["name"]] = index
-        order = [places.get(server.name, len(entries) + n) for n, server in enumerate(new)]
-        before = [entries[index] if index < len(entries) else {} for index in order]
-        tables = [
-            wanted(SERVER_KEYS, server, McpServer(name=""), table)
-            for server, table in zip(new, before, strict=True)
-        ]
-        if self._key_at(("mcps",)):
-            if tables and not same(old, tables):
-                self._change(("mcps",), old, tables)
-            elif old and not tables:
-                self._drop(("mcps",))
+    def put_tables(self, name: str, old: Any, new: list[dict[str, Any]]) -> None:
+        """The same for an array of tables, which are known by their names."""
+        if self._key_at((name,)):
+            if not new and old:
+                self._drop((name,))
+            elif not same(old, new):
+                self._change((name,), old, new)
             return
         if not isinstance(old, list):
-            self._drop(("mcps",))
-        for index in set(range(len(entries))) - set(order):
-            self._drop(("mcps", index))
-        self._arrange([index for index in order if index < len(entries)])
-        place = next((i for i, p in enumerate(self._pieces) if p.path[:1] == ("mcps",)), None)
-        for index, said, table in zip(order, before, tables, strict=True):
-            if index >= len(entries):
-                self._add_table(("mcps", index), "[[mcps]]", place)
-            self.put(("mcps", index), said, table)
-            place = self._end_of(("mcps", index))
+            self._drop((name,))
+            old = []
+        known = by_name(old)
+        order = [known.get(table["name"], len(old) + n) for n, table in enumerate(new)]
+        for index in set(range(len(old))) - set(order):
+            self._drop((name, index))
+        self._arrange(name, [index for index in order if index < len(old)])
+        place = next((i for i, p in enumerate(self._pieces) if p.path[:1] == (name,)), None)
+        for index, table in zip(order, new, strict=True):
+            if index >= len(old):
+                self._add_table((name, index), f"[[{dotted((name,))}]]", place)
+            self.put((name, index), old[index] if index < len(old) else {}, table)
+            place = self._end_of((name, index))
 
     def _change(self, path: Keys, old: Any, new: Any) -> None:
         if piece := self._key_at(path):
@@ -271,11 +265,11 @@ class Editor:
             self._add(path, new)
 
     def _add(self, path: Keys, value: Any) -> None:
+        """Tables get a header if it has two names; deeper ones stand in a line."""
         prefix = path[:-1]
-        if path == ("hooks",):
-            self.put(path, {}, value)
-        elif prefix == ("hooks",):
-            self._add_table(path, f"[{dotted(path)}]", self._end_of(prefix))
+        if isinstance(value, dict) and len(path) <= 2:
+            if prefix:
+                self._add_table(path, f"[{dotted(path)}]", self._end_of(prefix))
             self.put(path, {}, value)
         elif place := self._place(prefix):
             index, section = place
@@ -310,13 +304,13 @@ class Editor:
     def _drop(self, path: Keys) -> None:
         self._pieces = [piece for piece in self._pieces if piece.path[: len(path)] != path]
 
-    def _arrange(self, order: list[int]) -> None:
-        """Puts the servers in order, if they are not."""
+    def _arrange(self, name: str, order: list[int]) -> None:
+        """Puts an array of tables in order, if it is not."""
         groups: dict[Any, list[Piece]] = {}
         rest: list[Piece] = []
         first = 0
         for piece in self._pieces:
-            if piece.path[:1] == ("mcps",):
+            if piece.path[:1] == (name,):
                 first = first if groups else len(rest)
                 groups.setdefault(piece.path[1], []).append(piece)
             else:
@@ -359,7 +353,7 @@ TOKEN = re.compile(
     ''',
     re.DOTALL | re.VERBOSE,
 )
-KEY = re.compile(r"""\A((?:[^"'=]|"(?:\\.|[^"\\])*"|'[^']*')*)=.*""", re.DOTALL)
+START = re.compile(r"""(?:[^"'=]|"(?:\\.|[^"\\])*"|'[^']*')*=[ \t]*""")
 UNSAFE = re.compile(r'[\x00-\x1f\x7f"\\]')
 UNSAFE_IN_LINES = re.compile(r'[\x00-\x08\x0b-\x1f\x7f\\]|"(?="")|"\Z')
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -380,10 +374,10 @@ def pieces(text: str) -> list[Piece]:
         elif bare.startswith("["):
             section = table_named(statement, counts)
             release(found, section)
-            found.append(Piece(above + statement, "header", section, section))
+            found.append(Piece(statement, "header", section, section, above))
         else:
-            path = (*section, *keys_in(KEY.sub(r"\1= 0", statement))[0])
-            found.append(Piece(above + statement, "key", path, section))
+            path = (*section, *keys_in(f"{up_to_value(statement)}0")[0])
+            found.append(Piece(statement, "key", path, section, above))
         above = ""
     if above:
         found.append(Piece(above, "between", section, section))
@@ -424,6 +418,12 @@ def keys_in(statement: str) -> tuple[list[str], Any]:
     return keys, value
 
 
+def up_to_value(statement: str) -> str:
+    """A key, and all up to its value."""
+    match = START.match(statement)
+    return match[0] if match else ""
+
+
 def table_named(header: str, counts: dict[Keys, int]) -> Keys:
     """The table a header opens. `counts` says how far each array of tables has come."""
     keys, value = keys_in(header)
@@ -439,14 +439,29 @@ def table_named(header: str, counts: dict[Keys, int]) -> Keys:
 
 
 def with_value(statement: str, keys: Keys, old: Any, new: Any) -> str:
-    import tomlkit  # only those who save pay for it
+    """The statement with another value, and the spacing and comments it had."""
+    if isinstance(old, list | dict):
+        return with_entries(statement, keys, old, new)
+    before = up_to_value(statement)
+    rest = statement.removeprefix(before)
+    string = TOKEN.match(rest) if rest[0] in "\"'" else None
+    end = string.end() if string else len(rest.split("#")[0].rstrip())
+    return f"{before}{written(new, multiline=True)}{rest[end:]}"
 
-    document: Any = tomlkit.parse(statement)
-    table = document
-    for key in keys[:-1]:
-        table = table[key]
-    amend(table, keys[-1], old, new)
-    return tomlkit.dumps(document)
+
+def with_entries(statement: str, keys: Keys, old: Any, new: Any) -> str:
+    import tomlkit  # only those who need it pay for it
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document: Any = tomlkit.parse(statement)
+        table = document
+        for key in keys[:-1]:
+            table = table[key]
+        amend(table, keys[-1], old, new)
+        return tomlkit.dumps(document)
+    except TOMLKitError as error:
+        raise ValueError(str(error)) from error
 
 
 def amend(holder: Any, key: Any, old: Any, new: Any) -> None:
@@ -467,7 +482,7 @@ def amend(holder: Any, key: Any, old: Any, new: Any) -> None:
             else:
                 table[name] = tomlkit.value(written(value))
     else:
-        holder[key] = tomlkit.value(written(new, multiline=isinstance(key, str)))
+        holder[key] = tomlkit.value(written(new))
 
 
 def amend_list(array: Any, old: list[Any], new: list[Any]) -> None:
@@ -516,3 +531,21 @@ def dotted(path: Keys) -> str:
         for key in path
         if isinstance(key, str)
     )
+
+
+def same(left: Any, right: Any) -> bool:
+    """Unlike ==, tells true from 1 and 1 from 1.0."""
+    return left is right or exact(left) == exact(right)
+
+
+def exact(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def by_name(tables: Any) -> dict[str, int]:
+    """Where each name stands first."""
+    found: dict[str, int] = {}
+    for index, table in enumerate(tables if isinstance(tables, list) else []):
+        if isinstance(table, dict) and isinstance(table.get("name"), str):
+            found.setdefault(table["name"], index)
+    return found

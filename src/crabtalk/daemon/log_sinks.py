@@ -1,0 +1,105 @@
+"""Where log lines end up: a stream somebody may or may not read, and a file that is rotated."""
+
+import os
+import select
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+FILE = "crabtalkd.log"
+FILE_SIZE = 10 * 1024 * 1024
+OLD_FILES = 3
+# A reader that takes nothing for so long is not waited for again until it does.
+PATIENCE_MS = 250
+
+
+class Stream:
+    """A stream that is written to only while somebody reads it. `lost` lines were not, of late.
+
+    Through its descriptor: Python's own buffer has a lock, and an exit fails if a stuck thread
+    holds it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.lost = 0
+        self._stream = stream
+        self._is_torn = False
+        self._poll = select.poll()
+        try:
+            self._descriptor = stream.fileno()
+        except (OSError, ValueError):  # a stream in memory
+            self._descriptor = -1
+        else:
+            self._poll.register(self._descriptor, select.POLLOUT)
+
+    def write(self, line: bytes) -> None:
+        if self._descriptor < 0:
+            self._stream.write(line.decode())
+            return
+        rest = b"\n" + line if self._is_torn else line
+        while rest:
+            if not self._poll.poll(0 if self.lost else PATIENCE_MS):
+                raise BlockingIOError
+            # A pipe that has room at all has it for so much.
+            rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
+            self._is_torn = bool(rest)
+
+
+class LogFile:
+    """The file, opened when it is written to, and again when it was removed or something failed.
+
+    `lost` is how many lines it lacks since the last it has.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.lost = 0
+        self.path = path
+        self._descriptor: int | None = None
+
+    def write(self, line: bytes) -> None:
+        try:
+            descriptor, size = self._with_room(len(line))
+            try:
+                rest = line
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+            except OSError:
+                os.ftruncate(descriptor, size)  # no half lines
+                raise
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _with_room(self, needed: int) -> tuple[int, int]:
+        """Its descriptor and size, when there is room in it."""
+        if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
+            self.close()
+        size = os.fstat(self._opened()).st_size
+        if size and size + needed > FILE_SIZE:
+            self.close()
+            self._rotate()
+            size = 0
+        return self._opened(), size
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            self.path.parent.chmod(0o700)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            self._descriptor = os.open(self.path, flags, 0o600)
+            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+                raise OSError("it is not a regular file")
+            os.fchmod(self._descriptor, 0o600)
+        return self._descriptor
+
+    def _rotate(self) -> None:
+        names = [FILE, *(f"{FILE}.{number}" for number in range(1, OLD_FILES + 1))]
+        for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
+            with suppress(FileNotFoundError):
+                self.path.with_name(newer).replace(self.path.with_name(older))
