@@ -47,6 +47,8 @@ from .stream_events import stream_event, token_usage
 
 PAGE = 100
 LARGEST_PAGE = 500
+# Rows of a listing made in one go.
+SLICE = 500
 # What asking all providers for their models may take.
 ASKING = 10.0
 
@@ -67,7 +69,7 @@ class DaemonServer(Server):
         runtime = self._daemon.runtime
         return wire.DaemonStats(
             uptime_secs=int(time.monotonic() - self._started),
-            active_conversations=sum(1 for c in runtime.conversations if c.loaded),
+            active_conversations=sum(c.exists for c in runtime.conversations),
             registered_agents=len(runtime.agents),
             active_model=self._daemon.models.active,
             runs=runtime.running,
@@ -158,7 +160,7 @@ class DaemonServer(Server):
                     title=conversation.meta.title,
                 )
                 for conversation in self._daemon.runtime.conversations
-                if conversation.loaded
+                if conversation.exists
                 and request.agent in ("", conversation.pair.agent)
                 and request.sender in ("", conversation.pair.sender)
             ]
@@ -169,9 +171,12 @@ class DaemonServer(Server):
             found = await self._daemon.storage.conversations(request.agent, request.sender)
         found.sort(key=lambda entry: (entry[1].updated_at, entry[0]), reverse=True)
         now = datetime.now().astimezone()
-        return wire.ConversationList(
-            conversations=[conversation_info(handle, meta, now) for handle, meta in found]
-        )
+        answer = wire.ConversationList()
+        for start in range(0, len(found), SLICE):
+            rows = found[start : start + SLICE]
+            answer.conversations.extend(conversation_info(name, meta, now) for name, meta in rows)
+            await asyncio.sleep(0)  # others have their turn
+        return answer
 
     async def get_conversation_history(
         self, request: wire.GetConversationHistoryMsg

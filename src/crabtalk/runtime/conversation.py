@@ -17,6 +17,7 @@ from crabtalk.storage import (
     MarkerRecord,
     MessageRecord,
     Meta,
+    MetaRecord,
     Pair,
     Record,
     Storage,
@@ -100,11 +101,21 @@ class Conversation:
 
         def kept() -> None:
             self.exists = True
-            self.meta = meta
+            for record in records:
+                self.meta = self.meta.patched(record)
             self.history += messages
             self.size += sum(map(weight, messages))
 
         await to_the_end(self._keep(records, kept))
+
+    async def retitle(self, title: str) -> None:
+        """Raises StorageError, and then has the title it had."""
+        record = MetaRecord(title=title)
+
+        def kept() -> None:
+            self.meta = self.meta.patched(record)
+
+        await to_the_end(self._keep([record], kept))
 
     async def fold(self, name: str, title: str, summary: str, archiving: Archiving) -> Archive:
         """Has the archive kept elsewhere, then appends a marker: the history is the summary now.

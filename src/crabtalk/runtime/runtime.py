@@ -38,6 +38,7 @@ from .turn import Turn
 log = logging.getLogger(__name__)
 
 DEFAULT_SENDER = "user"
+TITLE_LENGTH = 200
 T = TypeVar("T")
 
 
@@ -235,6 +236,7 @@ class Runtime:
         run.done = done
         run.emit(done)
         self.conversations.trim()
+        note(run, done)
 
     async def _carry_out(
         self,
@@ -372,6 +374,30 @@ class Runtime:
             uncancel()
             return folding.result()  # too late to say that nothing changed
 
+    # ── Titles ──────────────────────────────────────────────────────────────────────────────
+
+    async def set_title(self, agent: str, title: str, sender: str = "") -> None:
+        """Names a conversation for people. A run in flight, whose tool this may be, goes on.
+
+        Raises UnknownConversationError and StorageError.
+        """
+        pair = Pair(agent, sender or DEFAULT_SENDER)
+        line = " ".join(title.split())[:TITLE_LENGTH]
+        conversation = self.conversations.get(pair)
+        if conversation.run is not None and conversation.exists:
+            await conversation.retitle(line)
+            return
+        place = conversation.line.join(first=True)
+        await conversation.line.reach(place)
+        try:
+            await conversation.load()
+            if not conversation.exists:
+                raise no_conversation(pair)
+            await conversation.retitle(line)
+        finally:
+            conversation.line.leave()
+            self.conversations.trim()
+
     # ── Reading and removing ────────────────────────────────────────────────────────────────
 
     async def delete(self, agent: str, sender: str = "") -> None:
@@ -412,6 +438,24 @@ class Runtime:
 
 def no_conversation(pair: Pair) -> UnknownConversationError:
     return UnknownConversationError(f"{pair.agent} has had no conversation with {pair.sender} yet")
+
+
+def note(run: Run, done: Done) -> None:
+    """One line in the log for each run: what it was, and how it ended; never what was said."""
+    level = logging.WARNING if done.reason is StopReason.ERROR else logging.INFO
+    if log.isEnabledFor(level):
+        values: dict[str, object] = {
+            "run": run.id,
+            "agent": run.pair.agent,
+            "sender": run.pair.sender,
+            "reason": done.reason.value,
+            "steps": done.steps,
+        }
+        values |= {"guest": run.speaker} if run.is_guest else {}
+        values |= {"model": done.model} if done.model else {}
+        values |= {"tokens": done.usage.total} if done.usage is not None else {}
+        values |= {"error": done.error} if done.error else {}
+        log.log(level, "run done", extra={"fields": values})
 
 
 def uncancel() -> None:
