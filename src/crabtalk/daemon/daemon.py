@@ -80,7 +80,7 @@ class Daemon:
             await self._load_agents()
             if not self.runtime.agents and not self._broken:
                 await self.storage.save_agent(CRAB)
-                self.runtime.register(CRAB)
+                self.register(CRAB)
         except StorageError as error:
             self._trouble = str(error)
             log.error("agents cannot be loaded: %s", error)  # noqa: TRY400 - a sentence for a person
@@ -119,9 +119,19 @@ class Daemon:
         for sentence in self._broken.values():
             log.error("%s", sentence)
         for agent in self.runtime.agents.values():
-            self.guard(agent)
+            self._guard(agent)
 
-    def guard(self, agent: Agent) -> None:
+    def register(self, agent: Agent) -> None:
+        """Adds an agent as it was just written, or puts it in the other's place."""
+        self._guard(agent)
+        self.runtime.register(agent)
+        self._broken.pop(agent.name, None)
+
+    def unregister(self, name: str) -> None:
+        self.runtime.unregister(name)
+        self._broken.pop(name, None)
+
+    def _guard(self, agent: Agent) -> None:
         """Keeps what an agent carries in confidence out of the logs."""
         for server in agent.mcps:
             self._keep_secret([server.auth, *server.env.values()])

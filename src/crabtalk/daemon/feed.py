@@ -165,15 +165,16 @@ def label(call: ToolCall) -> str:
         return call.name
     try:
         command = json.loads(call.arguments)["command"]
-        return f"bash({command.splitlines()[0]})"
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        # Escapes in JSON can spell what UTF-8, and so the wire, cannot.
+        return f"bash({command.splitlines()[0].encode(errors='replace').decode()})"
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return call.name
 
 
 def shortened(output: str) -> str:
     data = output.encode(errors="replace")
     if len(data) <= OUTPUT:
-        return output
+        return data.decode()
     return data[: OUTPUT - len(TRUNCATED.encode())].decode(errors="ignore") + TRUNCATED
 
 

@@ -254,8 +254,7 @@ class DaemonServer(Server):
     async def _save(self, agent: Agent) -> wire.AgentInfo:
         """On disk first: what is acknowledged survives."""
         await self._daemon.storage.save_agent(agent)
-        self._daemon.guard(agent)
-        self._daemon.runtime.register(agent)
+        self._daemon.register(agent)
         return agent_info(agent)
 
     async def delete_agent(self, request: wire.DeleteAgentMsg) -> None:
@@ -266,7 +265,7 @@ class DaemonServer(Server):
                 deleted = await self._daemon.storage.delete_agent(request.name)
             if not deleted and request.name not in runtime.agents:
                 raise no_agent(request.name)
-            runtime.unregister(request.name)
+            self._daemon.unregister(request.name)
 
     async def rename_agent(self, request: wire.RenameAgentMsg) -> wire.AgentInfo:
         await self._daemon.ready()
@@ -287,8 +286,8 @@ class DaemonServer(Server):
 
         await self._daemon.storage.rename_agent(agent.name, name)
         renamed = msgspec.structs.replace(agent, name=name)
-        self._daemon.runtime.register(renamed)
-        self._daemon.runtime.unregister(agent.name)
+        self._daemon.register(renamed)
+        self._daemon.unregister(agent.name)
         return agent_info(renamed)
 
     async def _agent(self, name: str) -> Agent:

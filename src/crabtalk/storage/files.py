@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from crabtalk.transport import replace_file
-
 from . import log as logs
 from .agent import Agent
 from .agent_files import AgentFiles
@@ -246,6 +244,8 @@ class FileStorage:
     def _configure(self, section: str, key: str, value: Any) -> None:
         import tomlkit
         from tomlkit.exceptions import TOMLKitError
+
+        from crabtalk.transport import replace_file  # late: it brings the wire along
 
         text, _ = self._read_config()
         try:

@@ -1,0 +1,114 @@
+"""A TOML text taken apart: headers, keys, and what stands between them, each with its comments."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Keys = tuple[str | int, ...]  # a number after the name of an array of tables says which
+
+
+@dataclass(slots=True)
+class Piece:
+    """A header or a key with the comments right above it, or what stands between those."""
+
+    text: str
+    kind: Literal["header", "key", "between"]
+    path: Keys
+    section: Keys  # the table it stands in
+    above: str = ""
+
+
+# Strings are told apart so that nothing inside them is taken for a bracket, a comment or an end.
+TOKEN = re.compile(
+    r'''
+    """ [^"\\]* (?: (?: \\. | "{1,2}(?!") ) [^"\\]* )* "{3,5}
+    | \'\'\' [^']* (?: '{1,2}(?!') [^']* )* '{3,5}
+    | " (?: \\. | [^"\\\n] )* "
+    | ' [^'\n]* '
+    | \# [^\n]*
+    | [\[{] | [\]}] | \n
+    ''',
+    re.DOTALL | re.VERBOSE,
+)
+START = re.compile(r"""(?:[^"'=]|"(?:\\.|[^"\\])*"|'[^']*')*=[ \t]*""")
+
+
+def pieces(text: str) -> list[Piece]:
+    found: list[Piece] = []
+    above = ""
+    section: Keys = ()
+    counts: dict[Keys, int] = {}
+    for statement in statements(text):
+        bare = statement.strip()
+        if bare.startswith("#"):
+            above += statement
+            continue
+        if not bare:
+            found.append(Piece(above + statement, "between", section, section))
+        elif bare.startswith("["):
+            section = table_named(statement, counts)
+            release(found, section)
+            found.append(Piece(statement, "header", section, section, above))
+        else:
+            path = (*section, *keys_in(f"{up_to_value(statement)}0")[0])
+            found.append(Piece(statement, "key", path, section, above))
+        above = ""
+    if above:
+        found.append(Piece(above, "between", section, section))
+    release(found, ())
+    return found
+
+
+def release(found: list[Piece], following: Keys) -> None:
+    """Comments that stand apart between a hook or server and the next outlive both."""
+    for before, piece in zip(reversed(found[:-1]), reversed(found), strict=False):
+        if not piece.kind == before.kind == "between":
+            return
+        if piece.text.strip() and piece.section[:2] != following[:2]:
+            piece.path = piece.section = ()
+
+
+def statements(text: str) -> Iterator[str]:
+    depth = start = 0
+    for token in TOKEN.finditer(text):
+        if token[0] in "[{":
+            depth += 1
+        elif token[0] in "]}":
+            depth -= 1
+        elif token[0] == "\n" and depth == 0:
+            yield text[start : token.end()]
+            start = token.end()
+    if start < len(text):
+        yield text[start:]
+
+
+def keys_in(statement: str) -> tuple[list[str], Any]:
+    """The parts of its only key, and what that holds."""
+    keys: list[str] = []
+    value: Any = tomllib.loads(statement)
+    while isinstance(value, dict) and value:
+        ((key, value),) = value.items()
+        keys.append(key)
+    return keys, value
+
+
+def up_to_value(statement: str) -> str:
+    """A key, and all up to its value."""
+    match = START.match(statement)
+    return match[0] if match else ""
+
+
+def table_named(header: str, counts: dict[Keys, int]) -> Keys:
+    """The table a header opens. `counts` says how far each array of tables has come."""
+    keys, value = keys_in(header)
+    path: Keys = ()
+    for key in keys[:-1]:
+        path = (*path, key)
+        path = (*path, counts[path]) if path in counts else path
+    path = (*path, keys[-1])
+    if isinstance(value, list):
+        counts[path] = counts.get(path, -1) + 1
+        path = (*path, counts[path])
+    return path

@@ -1,0 +1,156 @@
+"""A model that says what a test wrote down, and remembers what it was asked.
+
+An answer is what happens in it, in order: a chunk is sent, an error raised, a gate waited for. A
+text stands for the answer that is just that. Like a strict vendor it refuses a history in which
+calls and results do not match, so every test that uses it shows that ours never is one.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+from crabtalk.model import (
+    ApiError,
+    Assembler,
+    Chunk,
+    ErrorKind,
+    Message,
+    ModelInfo,
+    Request,
+    Response,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+
+# No test waits longer for anything.
+PATIENCE = 5
+
+
+class Gate:
+    """A place where something stops until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self._reached = asyncio.Event()
+        self._opened = asyncio.Event()
+
+    async def passed(self) -> None:
+        self._reached.set()
+        await self._opened.wait()
+
+    async def reached(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self._reached.wait()
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+Step = Chunk | ApiError | Gate
+Answer = str | Sequence[Step]
+
+
+def says(*pieces: str, usage: Usage | None = None) -> list[Step]:
+    """Text in pieces, and at the end what it cost."""
+    return [*(Chunk(text=piece) for piece in pieces), Chunk(finish="stop", usage=usage)]
+
+
+def calls(*wanted: ToolCall, text: str = "", usage: Usage | None = None) -> list[Step]:
+    """Calls as they come over a wire: names first, arguments after them, each in its own chunk."""
+    steps: list[Step] = [Chunk(text=text)] if text else []
+    for index, call in enumerate(wanted):
+        steps.append(Chunk(tool_calls=(ToolCallDelta(index, call.id, call.name),)))
+        steps.append(Chunk(tool_calls=(ToolCallDelta(index, arguments=call.arguments),)))
+    return [*steps, Chunk(finish="tool_calls", usage=usage)]
+
+
+class ScriptedProvider:
+    """Gives its answers one after the other; when they are used up, `respond` makes more."""
+
+    name = "scripted"
+
+    def __init__(
+        self, *answers: Answer, respond: Callable[[Request], Answer] | None = None
+    ) -> None:
+        self._answers = deque(answers)
+        self._respond = respond
+        self.requests: list[Request] = []
+        self.sent: list[int] = []  # chunks, for each request
+        self.cut_off = 0  # streams that were closed before their end
+        self._closed = asyncio.Event()
+        self.when_asked: Callable[[Request], Awaitable[None]] | None = None
+
+    def add(self, *answers: Answer) -> None:
+        self._answers += answers
+
+    @property
+    def seen(self) -> tuple[Message, ...]:
+        """What it was shown last, without the system prompt."""
+        return tuple(m for m in self.requests[-1].messages if m.role != "system")
+
+    async def complete(self, request: Request) -> Response:
+        assembler = Assembler()
+        async for chunk in self.stream(request):
+            assembler.add(chunk)
+        return assembler.response(request.model)
+
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
+        number = len(self.requests)
+        self.requests.append(request)
+        self.sent.append(0)
+        try:
+            if self.when_asked is not None:
+                await self.when_asked(request)
+            for step in self._answer(request):
+                if isinstance(step, Chunk):
+                    self.sent[number] += 1
+                    yield step
+                elif isinstance(step, Gate):
+                    await step.passed()
+                else:
+                    raise step
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cut_off += 1
+            raise
+
+    def _answer(self, request: Request) -> Sequence[Step]:
+        if (objection := refusal(request.messages)) is not None:
+            raise ApiError(ErrorKind.INVALID, objection)
+        if self._answers:
+            answer = self._answers.popleft()
+        else:
+            assert self._respond is not None, "asked more often than the test has answers"
+            answer = self._respond(request)
+        return says(answer) if isinstance(answer, str) else answer
+
+    async def models(self) -> list[ModelInfo]:
+        return [ModelInfo("m")]
+
+    def context_limit(self, model: str) -> int | None:
+        return None
+
+    async def close(self) -> None:
+        self._closed.set()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    async def closed(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self._closed.wait()
+
+
+def refusal(messages: Sequence[Message]) -> str | None:
+    """What a strict vendor objects to: a call without its result, or a result without its call."""
+    awaited: list[str] = []
+    for message in messages:
+        if message.role == "tool":
+            if message.call_id not in awaited:
+                return f"a result for {message.call_id!r}, which was not called"
+            awaited.remove(message.call_id)
+            continue
+        if awaited:
+            return f"no result for {awaited}"
+        awaited = [call.id for call in message.tool_calls]
+    return f"no result for {awaited}" if awaited else None

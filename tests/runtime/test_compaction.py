@@ -1,0 +1,483 @@
+"""Compaction: a history becomes a summary, or nothing changes at all."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.model import ApiError, ErrorKind, Image, Message, Request, ToolCall
+from crabtalk.runtime import (
+    Compacted,
+    CompactionError,
+    Env,
+    NothingInFlightError,
+    NothingToCompactError,
+    Runtime,
+    ToolDispatch,
+    UnknownAgentError,
+    UnknownConversationError,
+)
+from crabtalk.runtime.compaction import (
+    PROMPT,
+    TITLE_LENGTH,
+    next_name,
+    shortened,
+    summary_request,
+    title_of,
+)
+from crabtalk.storage import (
+    Archive,
+    MarkerRecord,
+    MessageRecord,
+    Pair,
+    Storage,
+    StorageError,
+    log_name,
+)
+from tests.runtime.provider import PATIENCE, Gate, ScriptedProvider, calls, says
+from tests.runtime.world import (
+    CRAB,
+    NOW,
+    PAIR,
+    Tools,
+    WatchedStorage,
+    World,
+    assistant,
+    ended,
+    kept,
+    user,
+)
+
+NAME = log_name(PAIR)
+SUMMARY = "They spoke of the sea. It was calm."
+ARCHIVE = Archive(f"{NAME}-1", "They spoke of the sea.", NOW, SUMMARY, 0, 2)
+BUSY = ApiError(ErrorKind.OVERLOADED, "come back later")
+
+
+class Keeping(Env):
+    """Remembers the archives it was given, after whatever a test wants to happen first."""
+
+    def __init__(self, first: Callable[[], Awaitable[None]] | None = None) -> None:
+        super().__init__()
+        self.archives: list[tuple[Pair, Archive]] = []
+        self._first = first
+
+    async def archive(self, pair: Pair, archive: Archive) -> None:
+        if self._first is not None:
+            await self._first()
+        self.archives.append((pair, archive))
+
+
+async def compacted(runtime: Runtime, agent: str = "crab") -> Archive:
+    async with asyncio.timeout(PATIENCE):
+        return await runtime.compact(agent)
+
+
+# ── What it makes ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_history_becomes_an_archive_a_marker_and_one_message(
+    storage: Storage, world: World
+) -> None:
+    model = ScriptedProvider("Hello.", f"  {SUMMARY}\n", "Calm.")
+    env = Keeping()
+    runtime = world.runtime(model, storage, env=env)
+    await ended(runtime.start("crab", "The sea?"))
+    assert await compacted(runtime) == ARCHIVE
+    assert env.archives == [(PAIR, ARCHIVE)]
+    stored = await storage.read(PAIR)
+    assert stored is not None
+    assert stored.marker == MarkerRecord(ARCHIVE.name, NOW, ARCHIVE.title, SUMMARY, 2)
+    assert stored.meta.summary == SUMMARY
+    assert stored.messages == ()
+    assert await storage.archives(PAIR) == [ARCHIVE]
+
+    await ended(runtime.start("crab", "And now?"))
+    assert model.seen == (user(SUMMARY), user("And now?"))
+    assert await kept(storage) == [user("And now?"), assistant("Calm.")]
+
+
+async def test_messages_before_the_marker_stay_browsable_and_ids_go_on(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(ScriptedProvider("Hello.", SUMMARY, "Calm."), storage)
+    await ended(runtime.start("crab", "The sea?"))
+    await compacted(runtime)
+    await ended(runtime.start("crab", "And now?"))
+    page = await storage.page(PAIR, 0, 100)
+    assert page is not None
+    assert page.messages == (
+        MessageRecord(0, NOW, user("The sea?")),
+        MessageRecord(1, NOW, assistant("Hello.")),
+        MessageRecord(2, NOW, user("And now?")),
+        MessageRecord(3, NOW, assistant("Calm.")),
+    )
+
+
+async def test_after_a_restart_the_history_is_replayed_from_the_marker(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(ScriptedProvider("Hello.", SUMMARY, "Calm."), storage)
+    await ended(runtime.start("crab", "The sea?"))
+    await compacted(runtime)
+    await ended(runtime.start("crab", "And now?"))
+    model = ScriptedProvider("Still calm.")
+    await ended(world.runtime(model, storage).start("crab", "Now?"))
+    assert model.seen == (user(SUMMARY), user("And now?"), assistant("Calm."), user("Now?"))
+
+
+async def test_a_conversation_that_is_not_in_memory_can_be_compacted(
+    storage: Storage, world: World
+) -> None:
+    await ended(world.runtime(ScriptedProvider("Hello."), storage).start("crab", "The sea?"))
+    model = ScriptedProvider(SUMMARY, "Calm.")
+    runtime = world.runtime(model, storage)
+    assert await compacted(runtime) == ARCHIVE
+    await ended(runtime.start("crab", "And now?"))
+    assert model.seen == (user(SUMMARY), user("And now?"))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_archives_are_numbered_on(storage: Storage, world: World, restarted: bool) -> None:
+    env = Keeping()
+    runtime = world.runtime(ScriptedProvider("Hello.", SUMMARY), storage, env=env)
+    await ended(runtime.start("crab", "The sea?"))
+    await compacted(runtime)
+    model = ScriptedProvider("Calm.", "More of the sea")
+    if restarted:
+        runtime = world.runtime(model, storage, env=env)
+    else:
+        runtime.use(model)
+    await ended(runtime.start("crab", "And now?"))
+    second = Archive(f"{NAME}-2", "More of the sea", NOW, "More of the sea", 2, 4)
+    assert await compacted(runtime) == second
+    assert await storage.archives(PAIR) == [ARCHIVE, second]
+    # The second one folds the first one's summary in.
+    assert f"user: {SUMMARY}\n\nuser: And now?\n\nassistant: Calm." in model.seen[0].text
+
+
+async def test_it_is_told_to_whoever_listens_to_runs(world: World) -> None:
+    hook = Tools()
+    runtime = world.runtime(ScriptedProvider("Hello.", SUMMARY), hook=hook)
+    await ended(runtime.start("crab", "The sea?"))
+    await compacted(runtime)
+    assert hook.heard[-1] == Compacted(ARCHIVE)
+
+
+# ── While others wait ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_turns_that_come_meanwhile_wait_and_see_the_summary(
+    storage: Storage, world: World
+) -> None:
+    gate = Gate()
+    model = ScriptedProvider("Hello.", [gate, *says(SUMMARY)], "Calm.")
+    runtime = world.runtime(model, storage)
+    await ended(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compacted(runtime))
+    await gate.reached()
+    run = runtime.start("crab", "And now?")
+    gate.open()
+    assert await folding == ARCHIVE
+    assert (await ended(run)).text == "Calm."
+    assert model.seen == (user(SUMMARY), user("And now?"))
+    assert await kept(storage) == [user("And now?"), assistant("Calm.")]
+
+
+async def test_it_waits_for_the_turn_before_it(storage: Storage, world: World) -> None:
+    gate = Gate()
+    model = ScriptedProvider([gate, *says("Hello.")], SUMMARY)
+    runtime = world.runtime(model, storage)
+    run = runtime.start("crab", "The sea?")
+    await gate.reached()
+    folding = asyncio.ensure_future(compacted(runtime))
+    await asyncio.wait([folding], timeout=0)
+    gate.open()
+    assert (await ended(run)).text == "Hello."
+    assert await folding == ARCHIVE
+    assert "assistant: Hello." in model.seen[0].text
+
+
+async def test_whoever_asked_may_leave_and_it_goes_on(storage: Storage, world: World) -> None:
+    gate = Gate()
+    model = ScriptedProvider("Hello.", [gate, *says(SUMMARY)], "Calm.")
+    runtime = world.runtime(model, storage)
+    await ended(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compacted(runtime))
+    await gate.reached()
+    folding.cancel()
+    await asyncio.wait([folding])
+    gate.open()
+    await ended(runtime.start("crab", "And now?"))
+    assert model.seen == (user(SUMMARY), user("And now?"))
+
+
+async def test_nothing_can_be_said_into_it(world: World) -> None:
+    gate = Gate()
+    runtime = world.runtime(ScriptedProvider("Hello.", [gate, *says(SUMMARY)]))
+    await ended(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compacted(runtime))
+    await gate.reached()
+    with pytest.raises(NothingInFlightError):
+        runtime.steer("crab", "Keep the fish.")
+    gate.open()
+    await folding
+
+
+# ── When it fails ───────────────────────────────────────────────────────────────────────────────
+
+
+async def unchanged(runtime: Runtime, model: ScriptedProvider, storage: Storage) -> None:
+    """One turn was said before; the next one goes on from it as if nothing had been tried."""
+    stored = await storage.read(PAIR)
+    assert stored is not None
+    assert stored.marker is None
+    assert stored.meta.summary == ""
+    assert await storage.archives(PAIR) == []
+    model.add("Calm.")
+    assert (await ended(runtime.start("crab", "And now?"))).text == "Calm."
+    assert model.seen == (user("The sea?"), assistant("Hello."), user("And now?"))
+
+
+async def test_a_model_that_fails_changes_nothing(storage: Storage, world: World) -> None:
+    model = ScriptedProvider("Hello.", [BUSY])
+    env = Keeping()
+    runtime = world.runtime(model, storage, env=env)
+    await ended(runtime.start("crab", "The sea?"))
+    with pytest.raises(CompactionError, match=r"^come back later; nothing changed$"):
+        await compacted(runtime)
+    assert env.archives == []
+    await unchanged(runtime, model, storage)
+
+
+async def test_a_model_that_writes_nothing_changes_nothing(storage: Storage, world: World) -> None:
+    model = ScriptedProvider("Hello.", " \n")
+    env = Keeping()
+    runtime = world.runtime(model, storage, env=env)
+    await ended(runtime.start("crab", "The sea?"))
+    with pytest.raises(CompactionError, match="the model wrote no summary; nothing changed"):
+        await compacted(runtime)
+    assert env.archives == []
+    await unchanged(runtime, model, storage)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (StorageError("no room for memories; make some"), "no room for memories; make some; "),
+        (OSError(28, "No space left"), r"internal error \(OSError\); "),
+    ],
+)
+async def test_an_archive_that_cannot_be_kept_changes_nothing(
+    storage: Storage, world: World, error: Exception, sentence: str
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    model = ScriptedProvider("Hello.", SUMMARY)
+    runtime = world.runtime(model, storage, env=Keeping(fail))
+    await ended(runtime.start("crab", "The sea?"))
+    with pytest.raises(CompactionError, match=f"^{sentence}nothing changed$"):
+        await compacted(runtime)
+    await unchanged(runtime, model, storage)
+
+
+async def test_a_marker_that_cannot_be_kept_changes_nothing(world: World) -> None:
+    storage = WatchedStorage()
+    storage.failing.add(2)
+    model = ScriptedProvider("Hello.", SUMMARY)
+    runtime = world.runtime(model, storage)
+    await ended(runtime.start("crab", "The sea?"))
+    with pytest.raises(CompactionError, match="the disk is full; make room; nothing changed"):
+        await compacted(runtime)
+    await unchanged(runtime, model, storage)
+
+
+async def test_a_kill_stops_it_and_nothing_has_changed(storage: Storage, world: World) -> None:
+    gate = Gate()
+    model = ScriptedProvider("Hello.", [gate, *says(SUMMARY)])
+    runtime = world.runtime(model, storage)
+    await ended(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compacted(runtime))
+    await gate.reached()
+    assert await runtime.kill("crab")
+    with pytest.raises(CompactionError, match="the compaction was killed; nothing changed"):
+        await folding
+    assert model.cut_off == 1
+    await unchanged(runtime, model, storage)
+
+
+@pytest.mark.parametrize("during", ["archive", "marker"])
+async def test_a_kill_that_comes_too_late_does_not_say_that_nothing_changed(
+    world: World, during: str
+) -> None:
+    """Nor does it leave an archive without its marker."""
+    storage = WatchedStorage()
+    gate = Gate()
+    env = Keeping(gate.passed if during == "archive" else None)
+    if during == "marker":
+        storage.gates[2] = gate
+    model = ScriptedProvider("Hello.", SUMMARY, "Calm.")
+    runtime = world.runtime(model, storage, env=env)
+    await ended(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compacted(runtime))
+    await gate.reached()
+    assert await runtime.kill("crab")
+    gate.open()
+    assert await folding == ARCHIVE
+    assert env.archives == [(PAIR, ARCHIVE)]
+    assert await storage.archives(PAIR) == [ARCHIVE]
+    await ended(runtime.start("crab", "And now?"))
+    assert model.seen == (user(SUMMARY), user("And now?"))
+
+
+async def test_closing_the_runtime_stops_it(storage: Storage, world: World) -> None:
+    model = ScriptedProvider("Hello.")
+    runtime = world.runtime(model, storage)
+    await ended(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compacted(runtime))
+    await asyncio.wait([folding], timeout=0)
+    async with asyncio.timeout(PATIENCE):
+        await runtime.close()
+    with pytest.raises(CompactionError, match="killed"):
+        await folding
+    assert await kept(storage) == [user("The sea?"), assistant("Hello.")]
+
+
+async def test_what_was_compacted_already_is_not_compacted_again(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(ScriptedProvider("Hello.", SUMMARY), storage)
+    await ended(runtime.start("crab", "The sea?"))
+    await compacted(runtime)
+    with pytest.raises(NothingToCompactError, match="not in an archive already"):
+        await compacted(runtime)
+    with pytest.raises(NothingToCompactError):
+        await compacted(world.runtime(ScriptedProvider(), storage))
+    assert await storage.archives(PAIR) == [ARCHIVE]
+
+
+async def test_there_must_be_a_conversation_and_an_agent(storage: Storage, world: World) -> None:
+    runtime = world.runtime(ScriptedProvider("Hello."), storage)
+    with pytest.raises(UnknownConversationError):
+        await compacted(runtime)
+    with pytest.raises(UnknownAgentError):
+        await compacted(runtime, "cat")
+    assert await storage.conversations() == []
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+
+
+# ── What the model is shown ─────────────────────────────────────────────────────────────────────
+
+
+async def test_the_model_is_shown_who_the_agent_is_and_all_that_was_said(world: World) -> None:
+    look = ToolCall("c1", "look", '{"at": "sea"}')
+
+    async def waves(call: ToolDispatch) -> str:
+        return "wäves" * 10
+
+    model = ScriptedProvider(calls(look, text="I look."), "Waves.", SUMMARY)
+    brief = msgspec.structs.replace(CRAB, compact_tool_max_len=8)
+    runtime = world.runtime(model, agents=[brief], hook=Tools(look=waves))
+    await ended(runtime.start("crab", "Look!"))
+    await compacted(runtime)
+    request = model.requests[-1]
+    assert request.model == "m"
+    assert request.tools == ()
+    assert request.messages[0] == Message("system", PROMPT)
+    assert request.messages[1:] == (
+        user(
+            "The agent's own instructions, so that you know who it is:\n\nYou are crab."
+            "\n\n---\n\nThe conversation to compact:"
+            "\n\nuser: Look!"
+            '\n\nassistant: I look.\n[calls look with {"at": "sea"}]'
+            "\n\n[result of look]\nwävesw... [truncated]"
+            "\n\nassistant: Waves."
+            "\n\n---\n\nWrite the summary now."
+        ),
+    )
+
+
+def shown(*history: Message) -> str:
+    request: Request = summary_request(CRAB, history, "m")
+    return request.messages[-1].text
+
+
+def test_images_and_tools_without_a_name_are_named_as_such() -> None:
+    assert "user: See:\n[an image]\n[an image]" in shown(
+        Message("user", "See:", images=(Image(data=b"1"), Image(data=b"2")))
+    )
+    assert "[result of a tool]\nwaves" in shown(Message("tool", "waves"))
+
+
+def test_messages_that_say_nothing_are_left_out() -> None:
+    assert "The conversation to compact:\n\nuser: Hi\n\n---" in shown(
+        user("Hi"), Message("assistant", reasoning="hm")
+    )
+
+
+def test_an_agent_without_a_prompt_is_not_introduced() -> None:
+    nobody = msgspec.structs.replace(CRAB, prompt="")
+    request = summary_request(nobody, [user("Hi")], "m")
+    assert request.messages[-1].text.startswith("The conversation to compact:")
+
+
+@given(st.text(st.characters(codec="utf-8")), st.integers(0, 40))
+def test_a_tools_output_is_cut_to_bytes_between_characters(text: str, limit: int) -> None:
+    shorter = shortened(text, limit)
+    if len(text.encode()) <= limit:
+        assert shorter == text
+        return
+    head = shorter.removesuffix("... [truncated]")
+    assert head != shorter
+    assert text.startswith(head)
+    assert limit - 3 <= len(head.encode()) <= limit
+
+
+# ── Names and titles ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("summary", "title"),
+    [
+        ("They spoke of the sea. It was calm.", "They spoke of the sea."),
+        ("Is it calm? It is.", "Is it calm?"),
+        ("Calm! Then not.", "Calm!"),
+        ("Version 1.2 of the sea is out. More.", "Version 1.2 of the sea is out."),
+        ("他们谈到了大海。海很平静。", "他们谈到了大海。"),
+        ("海は静か？はい。", "海は静か？"),
+        ("海很平静。Then it rained. More.", "海很平静。"),
+        ("The sea\n\nIt was calm.", "The sea"),
+        ("no end in sight", "no end in sight"),
+        ("\n  The sea.  \n", "The sea."),
+        ("x" * 60, "x" * 60),
+        ("x" * 61, "x" * 59 + "…"),
+        ("海" * 100 + "。", "海" * 59 + "…"),
+        (f"{'word ' * 20}end. More.", ("word " * 20)[:59].rstrip() + "…"),
+        ("", ""),
+    ],
+)
+def test_a_title_is_the_first_sentence_in_at_most_sixty_characters(
+    summary: str, title: str
+) -> None:
+    assert title_of(summary) == title
+
+
+@given(st.text())
+def test_a_title_is_always_one_line_of_at_most_sixty_characters(summary: str) -> None:
+    title = title_of(summary)
+    assert len(title) <= TITLE_LENGTH == 60
+    assert "\n" not in title
+    assert bool(title) == bool(summary.strip())
+    assert summary.strip().startswith(title.removesuffix("…"))
+
+
+@pytest.mark.parametrize(
+    ("last", "name"),
+    [("", "crab-user-1"), ("crab-user-1", "crab-user-2"), ("crab-user-99", "crab-user-100")],
+)
+def test_names_count_from_one(last: str, name: str) -> None:
+    assert next_name("crab-user", last) == name

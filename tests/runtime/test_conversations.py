@@ -1,0 +1,565 @@
+"""Conversations, agents, providers: who waits for whom, what stays in memory, what comes back."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.model import Chunk, Image, Message, Request, ToolCall
+from crabtalk.runtime import (
+    BusyError,
+    Clock,
+    Done,
+    Limits,
+    Run,
+    Runtime,
+    StopReason,
+    ToolDispatch,
+    UnknownAgentError,
+    UnknownConversationError,
+)
+from crabtalk.runtime.conversation import INTERRUPTED, completed, weight
+from crabtalk.storage import (
+    Agent,
+    AgentError,
+    FileStorage,
+    MemoryStorage,
+    MessageRecord,
+    Meta,
+    Pair,
+    Storage,
+)
+from tests.runtime.provider import PATIENCE, Gate, ScriptedProvider, calls, refusal, says
+from tests.runtime.world import (
+    CRAB,
+    NOW,
+    OWL,
+    PAIR,
+    Tools,
+    World,
+    assistant,
+    ended,
+    kept,
+    user,
+)
+
+LOOK = ToolCall("c1", "look", "{}")
+SWIM = ToolCall("c2", "swim", "{}")
+
+
+def echo(request: Request) -> str:
+    return f"You said {request.messages[-1].text}."
+
+
+async def delete(runtime: Runtime, sender: str = "") -> None:
+    async with asyncio.timeout(PATIENCE):
+        await runtime.delete("crab", sender)
+
+
+# ── The line ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_turns_of_a_conversation_run_in_the_order_they_came(
+    storage: Storage, world: World
+) -> None:
+    senders = [f"s{n}" for n in range(10)]
+    runtime = world.runtime(ScriptedProvider(respond=echo), storage)
+    runs = [runtime.start("crab", str(n), sender=sender) for n in range(100) for sender in senders]
+    async with asyncio.timeout(4 * PATIENCE):
+        for run in runs:
+            assert (await run.wait()).reason is StopReason.COMPLETED
+    expected = [text for n in range(100) for text in (str(n), f"You said {n}.")]
+    for sender in senders:
+        history = await kept(storage, Pair("crab", sender))
+        assert [message.text for message in history] == expected
+
+
+async def test_conversations_do_not_wait_for_each_other(world: World) -> None:
+    gate = Gate()
+    runtime = world.runtime(ScriptedProvider([gate, *says("Slow.")], "Fast.", "Fast too."))
+    slow = runtime.start("crab", "Hi", sender="slow")
+    await gate.reached()
+    assert (await ended(runtime.start("crab", "Hi", sender="fast"))).text == "Fast."
+    assert (await ended(runtime.start("owl", "Hi", sender="slow"))).text == "Fast too."
+    gate.open()
+    assert (await ended(slow)).text == "Slow."
+
+
+async def test_many_first_messages_at_once_make_one_conversation(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(ScriptedProvider(respond=echo), storage)
+    runs = [runtime.start("crab", str(n)) for n in range(200)]
+    assert runtime.running == 200
+    for run in runs:
+        assert (await ended(run)).reason is StopReason.COMPLETED
+    ((_, meta),) = await storage.conversations()
+    assert meta.message_count == 400
+    said = [m.text for m in await kept(storage) if m.role == "user"]
+    assert said == [str(n) for n in range(200)]
+
+
+async def test_agents_and_senders_tell_conversations_apart_and_nothing_else(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(ScriptedProvider(respond=echo), storage)
+    pairs = [("crab", "a:b"), ("crab", "a-b"), ("crab", "A B"), ("owl", "a:b"), ("crab", "user")]
+    for agent, sender in pairs:
+        await ended(runtime.start(agent, f"{agent} {sender}", sender=sender))
+    await ended(runtime.start("crab", "again", sender=""))
+    await ended(runtime.start("crab", "and again"))
+    for agent, sender in pairs[:-1]:
+        said = (await kept(storage, Pair(agent, sender)))[0].text
+        assert said == f"{agent} {sender}"
+    said_by_user = [m.text for m in await kept(storage) if m.role == "user"]
+    assert said_by_user == ["crab user", "again", "and again"]
+    assert len(await storage.conversations()) == len(pairs)
+
+
+async def test_the_working_directory_holds_for_one_run(world: World, tmp_path: Path) -> None:
+    runtime = world.runtime(ScriptedProvider("One.", "Two."))
+    there = runtime.start("crab", "Hi", cwd=tmp_path / "there")
+    here = runtime.start("crab", "Hi")
+    assert (there.cwd, here.cwd) == (tmp_path / "there", world.cwd)
+    await ended(here)
+
+
+async def test_turns_beyond_the_bound_are_refused(world: World) -> None:
+    gate = Gate()
+    runtime = world.runtime(ScriptedProvider([gate], "Hello."), limits=Limits(runs=2))
+    first, second = runtime.start("crab", "One"), runtime.start("crab", "Two")
+    with pytest.raises(BusyError, match="2 turns are running or waiting; try again later"):
+        runtime.start("crab", "Three")
+    with pytest.raises(BusyError):
+        await runtime.compact("crab")
+    await gate.reached()
+    gate.open()
+    await ended(first)
+    await ended(second)
+    runtime.use(ScriptedProvider("Now."))
+    assert (await ended(runtime.start("crab", "Three"))).text == "Now."
+
+
+# ── Memory ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def senders_in(runtime: Runtime) -> list[str]:
+    return [conversation.pair.sender for conversation in runtime.conversations]
+
+
+async def test_idle_conversations_leave_memory_least_used_first(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(
+        ScriptedProvider(respond=echo), storage, limits=Limits(live_conversations=2)
+    )
+    for sender in ("a", "b", "a", "c"):
+        await ended(runtime.start("crab", "Hi", sender=sender))
+    assert senders_in(runtime) == ["a", "c"]
+    assert len(runtime.conversations) == 2
+
+
+async def test_a_conversation_comes_back_from_storage_unchanged(
+    storage: Storage, world: World
+) -> None:
+    async def tool(call: ToolDispatch) -> str:
+        return "wäves \0 \u2028 🦀"
+
+    twice = ToolCall("c1", "look", "{}")
+    model = ScriptedProvider(
+        [Chunk(reasoning="hm", opaque={"scripted": {"s": [1, None]}}), *calls(LOOK, twice)],
+        "Waves.",
+        "Hoo.",
+        "Elsewhere.",
+    )
+    runtime = world.runtime(
+        model, storage, hook=Tools(look=tool), limits=Limits(live_conversations=1)
+    )
+    await ended(runtime.start("crab", "Look!"))
+    await ended(runtime.start("crab", "Owl?", guest="owl"))
+    before = runtime.conversations.find(PAIR)
+    assert before is not None
+    await ended(runtime.start("crab", "Hi", sender="other"))
+    assert runtime.conversations.find(PAIR) is None
+    after = runtime.conversations.get(PAIR)
+    assert after is not before
+    await after.load()
+    assert after.history == before.history
+    assert after.meta == before.meta
+    assert after.size == before.size > 0
+
+
+async def test_heavy_conversations_leave_memory_until_the_rest_is_light(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(
+        ScriptedProvider(respond=lambda request: "x" * 10_000),
+        storage,
+        limits=Limits(live_bytes=50_000),
+    )
+    for n in range(16):
+        await ended(runtime.start("crab", "Hi", sender=f"s{n}"))
+    assert senders_in(runtime) == ["s12", "s13", "s14", "s15"]
+    assert sum(conversation.size for conversation in runtime.conversations) <= 50_000
+    assert len(await kept(storage, Pair("crab", "s0"))) == 2
+
+
+async def test_a_conversation_in_which_something_runs_or_waits_never_leaves(world: World) -> None:
+    gate = Gate()
+    runtime = world.runtime(
+        ScriptedProvider([gate, *says("One.")], respond=echo), limits=Limits(live_conversations=1)
+    )
+    running = runtime.start("crab", "First")
+    waiting = runtime.start("crab", "Second")
+    await gate.reached()
+    busy = runtime.conversations.find(PAIR)
+    for n in range(20):
+        await ended(runtime.start("crab", "Hi", sender=f"s{n}"))
+    assert runtime.conversations.find(PAIR) is busy
+    assert busy is not None
+    assert busy.run is running
+    gate.open()
+    await ended(running)
+    assert (await ended(waiting)).text == "You said Second."
+    assert [message.text for message in busy.history] == [
+        "First",
+        "One.",
+        "Second",
+        "You said Second.",
+    ]
+
+
+def test_what_a_message_weighs_grows_with_all_that_is_in_it() -> None:
+    parts = [
+        Message("user", "x" * 1000),
+        Message("assistant", reasoning="x" * 1000),
+        Message("user", images=(Image(data=bytes(1000)),)),
+        Message("user", images=(Image(url="x" * 1000),)),
+        Message("assistant", tool_calls=(ToolCall("c", "t", "x" * 1000),)),
+    ]
+    assert {weight(part) for part in parts} == {weight(Message("user")) + 1000}
+
+
+@pytest.mark.parametrize("name", list(Limits.__slots__))
+def test_every_bound_is_a_whole_number_above_zero(name: str) -> None:
+    wrong: list[Any] = [0, -1, True, 1.5, "1"]
+    for value in wrong:
+        with pytest.raises(ValueError, match=f"{name} must be a whole number above zero"):
+            Limits(**{name: value})
+
+
+# ── Histories that a crash cut off ──────────────────────────────────────────────────────────────
+
+
+async def stored_before(storage: Storage, *messages: Message) -> None:
+    """A conversation as another process left it."""
+    records = [MessageRecord(n, NOW, message) for n, message in enumerate(messages)]
+    await storage.append(PAIR, [Meta(*PAIR).snapshot(), *records], create=True)
+
+
+async def test_calls_that_were_cut_off_are_completed_when_a_conversation_is_read(
+    storage: Storage, world: World
+) -> None:
+    history = [
+        user("Go!"),
+        Message("assistant", tool_calls=(LOOK, SWIM)),
+        Message("tool", "wet", call_id="c2", name="swim"),
+    ]
+    await stored_before(storage, *history)
+    model = ScriptedProvider("Hello.")
+    assert (await ended(world.runtime(model, storage).start("crab", "And?"))).text == "Hello."
+    assert list(model.seen) == [
+        *history,
+        Message("tool", INTERRUPTED, call_id="c1", name="look", is_error=True),
+        user("And?"),
+    ]
+    # What was said next has the next ids.
+    page = await storage.page(PAIR, 0, 100)
+    assert page is not None
+    assert [record.id for record in page.messages] == [0, 1, 2, 3, 4]
+
+
+call_ids = st.sampled_from(["a", "b", "c"])
+tool_calls = st.builds(ToolCall, id=call_ids, name=st.just("look"))
+histories = st.lists(
+    st.one_of(
+        st.just(user("Hi")),
+        st.just(assistant("Hello.")),
+        st.lists(tool_calls, min_size=1, max_size=4).map(
+            lambda calls: Message("assistant", tool_calls=tuple(calls))
+        ),
+        st.builds(Message, role=st.just("tool"), text=st.just("ok"), call_id=call_ids),
+    ),
+    max_size=12,
+)
+
+
+@given(histories)
+def test_a_completed_history_has_one_result_for_each_call_right_after_it(
+    history: list[Message],
+) -> None:
+    whole = completed(history)
+    assert refusal(whole) is None
+    assert completed(whole) == whole
+    if refusal(history) is None:
+        assert whole == history
+    # Nothing is added but interruptions, nothing left out but results that nobody called for.
+    assert [m for m in whole if m.role != "tool"] == [m for m in history if m.role != "tool"]
+    added = [m for m in whole if m.text == INTERRUPTED]
+    assert all(m.is_error and m.name == "look" for m in added)
+    assert len(whole) - len(added) <= len(history)
+
+
+# ── Deleting ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_deleted_conversation_is_gone_from_memory_and_storage_alike(
+    storage: Storage, world: World
+) -> None:
+    model = ScriptedProvider("One.", "Two.")
+    runtime = world.runtime(model, storage)
+    await ended(runtime.start("crab", "First"))
+    await delete(runtime)
+    assert await storage.conversations() == []
+    with pytest.raises(UnknownConversationError):
+        await runtime.kill("crab")
+    await ended(runtime.start("crab", "Second"))
+    assert model.seen == (user("Second"),)
+    page = await storage.page(PAIR, 0, 100)
+    assert page is not None
+    assert [(r.id, r.message.text) for r in page.messages] == [(0, "Second"), (1, "Two.")]
+
+
+async def test_deleting_kills_the_run_in_flight_and_turns_that_wait_begin_anew(
+    storage: Storage, world: World
+) -> None:
+    gate = Gate()
+    model = ScriptedProvider([gate], "Two.", "Three.")
+    runtime = world.runtime(model, storage)
+    first = runtime.start("crab", "First")
+    await gate.reached()
+    second, third = runtime.start("crab", "Second"), runtime.start("crab", "Third")
+    await delete(runtime)
+    assert (await ended(first)).reason is StopReason.CANCELLED
+    assert (await ended(second)).text == "Two."
+    assert (await ended(third)).text == "Three."
+    assert [m.text for m in await kept(storage)] == ["Second", "Two.", "Third", "Three."]
+
+
+async def test_a_conversation_that_is_not_in_memory_can_be_deleted(
+    storage: Storage, world: World
+) -> None:
+    await stored_before(storage, user("Hi"))
+    await delete(world.runtime(ScriptedProvider(), storage))
+    assert await storage.conversations() == []
+
+
+async def test_a_conversation_there_never_was_cannot_be_deleted(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(ScriptedProvider("Hello."), storage)
+    with pytest.raises(UnknownConversationError, match="crab has had no conversation with user"):
+        await delete(runtime)
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    await delete(runtime)
+    with pytest.raises(UnknownConversationError):
+        await delete(runtime)
+
+
+async def test_whoever_leaves_while_a_conversation_is_being_deleted_leaves_it_in_order(
+    world: World,
+) -> None:
+    gate = Gate()
+
+    class Slow(MemoryStorage):
+        async def delete(self, pair: Pair) -> bool:
+            await gate.passed()
+            return await super().delete(pair)
+
+    storage = Slow()
+    runtime = world.runtime(ScriptedProvider("One.", "Two."), storage)
+    await ended(runtime.start("crab", "First"))
+    deleting = asyncio.ensure_future(runtime.delete("crab"))
+    await gate.reached()
+    run = runtime.start("crab", "Second")
+    deleting.cancel()
+    await asyncio.wait([deleting], timeout=0)
+    assert await kept(storage) == [user("First"), assistant("One.")]
+    gate.open()
+    assert (await ended(run)).text == "Two."
+    assert await kept(storage) == [user("Second"), assistant("Two.")]
+
+
+# ── The provider ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_run_in_flight_finishes_on_its_provider_which_is_closed_after_it(
+    world: World,
+) -> None:
+    gate = Gate()
+    old, new = ScriptedProvider([gate, *says("Old.")]), ScriptedProvider("New.", "New too.")
+    runtime = world.runtime(old)
+    run = runtime.start("crab", "Hi")
+    waiting = runtime.start("crab", "Hi again")
+    await gate.reached()
+    runtime.use(new)
+    assert runtime.provider is new
+    assert (await ended(runtime.start("crab", "Hi", sender="other"))).text == "New."
+    was_closed = old.is_closed
+    gate.open()
+    assert (await ended(run)).text == "Old."
+    assert (await ended(waiting)).text == "New too."
+    await old.closed()
+    assert (was_closed, new.is_closed) == (False, False)
+
+
+async def test_a_provider_that_cannot_be_closed_holds_up_nobody(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stuck(ScriptedProvider):
+        async def close(self) -> None:
+            raise OSError("stuck")
+
+    runtime = world.runtime(Stuck())
+    runtime.use(Stuck("Hello."))
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    async with asyncio.timeout(PATIENCE):
+        await runtime.close()
+    assert caplog.text.count("the provider scripted could not be closed") == 2
+
+
+# ── Agents ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Registry(Tools):
+    """Notes who comes and goes, and cannot build agents that are told to be broken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[str] = []
+
+    def on_build_agent(self, agent: Agent) -> Agent:
+        if agent.prompt == "Be broken.":
+            raise AgentError("hooks.bash must be a table")
+        return agent
+
+    def on_register_agent(self, name: str, agent: Agent) -> None:
+        self.noted.append(f"+{name}")
+
+    def on_unregister_agent(self, name: str) -> None:
+        self.noted.append(f"-{name}")
+
+
+async def test_only_agents_that_are_registered_can_be_addressed(world: World) -> None:
+    runtime = world.runtime(ScriptedProvider("Hello."), agents=[])
+    with pytest.raises(UnknownAgentError, match="no agent is called 'crab'; there are: none yet"):
+        runtime.start("crab", "Hi")
+    runtime.register(CRAB)
+    assert dict(runtime.agents) == {"crab": CRAB}
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    runtime.unregister("crab")
+    runtime.unregister("crab")
+    with pytest.raises(UnknownAgentError):
+        runtime.start("crab", "Hi")
+    with pytest.raises(UnknownAgentError):
+        await anext(runtime.stream("crab", "Hi"))
+
+
+async def test_a_hook_hears_who_comes_and_goes(world: World) -> None:
+    hook = Registry()
+    runtime = world.runtime(ScriptedProvider(), agents=[CRAB, OWL], hook=hook)
+    runtime.unregister("owl")
+    runtime.unregister("cat")
+    runtime.register(CRAB)
+    assert hook.noted == ["+crab", "+owl", "-owl", "+crab"]
+
+
+async def test_a_run_keeps_the_agent_it_began_with(world: World) -> None:
+    gate = Gate()
+    model = ScriptedProvider([gate, *says("One.")], "Two.", "Three.")
+    runtime = world.runtime(model)
+    first, second = runtime.start("crab", "First"), runtime.start("crab", "Second")
+    await gate.reached()
+    runtime.register(msgspec.structs.replace(CRAB, prompt="You are a new crab."))
+    gate.open()
+    await ended(first)
+    await ended(second)
+    await ended(runtime.start("crab", "Third"))
+    prompts = [request.messages[0].text for request in model.requests]
+    assert prompts == ["You are crab.", "You are crab.", "You are a new crab."]
+
+
+async def test_agents_are_loaded_from_storage_and_those_it_no_longer_has_are_forgotten(
+    storage: Storage, world: World
+) -> None:
+    hook = Registry()
+    runtime = world.runtime(ScriptedProvider(), storage, agents=[], hook=hook)
+    await storage.save_agent(CRAB)
+    await storage.save_agent(OWL)
+    assert await runtime.load_agents() == {}
+    assert dict(runtime.agents) == {"crab": CRAB, "owl": OWL}
+    wiser = msgspec.structs.replace(OWL, prompt="You are wiser.")
+    await storage.save_agent(wiser)
+    await storage.delete_agent("crab")
+    assert await runtime.load_agents() == {}
+    assert dict(runtime.agents) == {"owl": wiser}
+    assert hook.noted == ["+crab", "+owl", "+owl", "-crab"]
+
+
+async def test_an_agent_that_cannot_be_read_is_reported_and_the_others_are_loaded(
+    world: World, tmp_path: Path
+) -> None:
+    storage = FileStorage(tmp_path, flush=False)
+    runtime = world.runtime(ScriptedProvider(), storage, agents=[])
+    for agent in (CRAB, OWL):
+        await storage.save_agent(agent)
+    await runtime.load_agents()
+    (tmp_path / "agents" / "crab.toml").write_text("prompt = ")
+    (tmp_path / "agents" / "ant.toml").write_text("model = 'm'")
+    (tmp_path / "agents" / "bee.toml").write_text("prompt = 'You are bee.'")
+    broken = await runtime.load_agents()
+    assert broken.keys() == {"crab", "ant"}
+    assert all(broken.values())
+    # The one that broke stays as it was.
+    assert sorted(runtime.agents) == ["bee", "crab", "owl"]
+    assert runtime.agents["crab"] == CRAB
+    await storage.close()
+
+
+async def test_an_agent_that_a_hook_refuses_is_reported_and_the_others_are_loaded(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(ScriptedProvider(), storage, agents=[], hook=Registry())
+    for agent in (CRAB, OWL):
+        await storage.save_agent(agent)
+    await runtime.load_agents()
+    await storage.save_agent(msgspec.structs.replace(CRAB, prompt="Be broken."))
+    await storage.save_agent(Agent("ant", "Be broken."))
+    await storage.save_agent(Agent("bee", "You are bee."))
+    sentence = "hooks.bash must be a table"
+    assert await runtime.load_agents() == {"ant": sentence, "crab": sentence}
+    assert sorted(runtime.agents) == ["bee", "crab", "owl"]
+    assert runtime.agents["crab"] == CRAB
+
+
+# ── Time and ids ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_clock_tells_utc_as_rfc_3339_and_never_gives_an_id_twice() -> None:
+    clock = Clock()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", clock.now())
+    assert clock.seconds() <= clock.seconds()
+    assert len({clock.new_id() for _ in range(1000)}) == 1000
+
+
+async def test_a_run_that_nobody_waited_for_can_be_asked_later(world: World) -> None:
+    runtime = world.runtime(ScriptedProvider("Hello."))
+    run: Run = runtime.start("crab", "Hi")
+    await ended(run)
+    assert run.done == Done("crab", StopReason.COMPLETED, "Hello.", model="m", steps=1)
+    assert await ended(run) == run.done

@@ -1,0 +1,59 @@
+"""The engine inside another program: no daemon, no hooks, no files."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from crabtalk.runtime import Runtime, TextDelta
+from crabtalk.storage import Agent, MemoryStorage
+from tests.runtime.provider import PATIENCE, ScriptedProvider, says
+
+LOADED = """
+import sys
+import crabtalk.runtime
+print("\\n".join(sys.modules))
+"""
+
+
+async def example() -> str:
+    runtime = Runtime(MemoryStorage(), ScriptedProvider(says("Hel", "lo.")))
+    runtime.register(Agent("crab", "You are crab."))
+    said = ""
+    async for event in runtime.stream("crab", "Hi"):
+        if isinstance(event, TextDelta):
+            said += event.text
+    await runtime.close()
+    return said
+
+
+async def test_a_runtime_is_storage_a_provider_and_an_agent() -> None:
+    async with asyncio.timeout(PATIENCE):
+        assert await example() == "Hello."
+
+
+def test_it_needs_nothing_of_its_program_but_a_loop() -> None:
+    assert asyncio.run(example()) == "Hello."
+
+
+@pytest.fixture(scope="module")
+def loaded() -> set[str]:
+    """Every module that importing the engine brings in."""
+    command = [sys.executable, "-c", LOADED]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.parametrize("module", ["aiohttp", "click", "tomlkit", "uvloop"])
+def test_importing_it_loads_nothing_heavy(loaded: set[str], module: str) -> None:
+    assert module not in loaded
+
+
+@pytest.mark.parametrize("room", ["daemon", "hooks", "mcp", "component", "client"])
+def test_importing_it_loads_no_room_above_it_or_beside_it(loaded: set[str], room: str) -> None:
+    assert f"crabtalk.{room}" not in loaded
+
+
+@pytest.mark.parametrize("module", ["google.protobuf", "crabtalk.protocol", "crabtalk.transport"])
+def test_importing_it_loads_no_protocol(loaded: set[str], module: str) -> None:
+    assert module not in loaded

@@ -1,0 +1,451 @@
+"""Stopping a run: what it was doing ends at once, what was complete stays, nobody else notices."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from crabtalk.model import Chunk, Message, ToolCall
+from crabtalk.model.messages import Usage
+from crabtalk.runtime import (
+    Done,
+    Event,
+    Limits,
+    Started,
+    StopReason,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolDispatch,
+    ToolResult,
+    UnknownConversationError,
+    tools,
+)
+from crabtalk.runtime.conversation import INTERRUPTED
+from crabtalk.storage import Storage
+from tests.runtime.provider import PATIENCE, Gate, ScriptedProvider, Step, calls, says
+from tests.runtime.world import (
+    PAIR,
+    Tools,
+    WatchedStorage,
+    World,
+    assistant,
+    ended,
+    kept,
+    told,
+    user,
+)
+
+LOOK = ToolCall("c1", "look", "{}")
+SWIM = ToolCall("c2", "swim", "{}")
+
+
+def cut_short(gate: Gate) -> list[Step]:
+    """Says something, and then nothing until the gate opens."""
+    return [Chunk(text="Once upon"), gate, Chunk(text=" a time")]
+
+
+# ── While the model speaks ──────────────────────────────────────────────────────────────────────
+
+
+async def test_a_kill_closes_the_models_stream_and_keeps_what_the_user_said(
+    storage: Storage, world: World
+) -> None:
+    gate = Gate()
+    model = ScriptedProvider(cut_short(gate), "Hello.")
+    runtime = world.runtime(model, storage)
+    run = runtime.start("crab", "Tell!")
+    await gate.reached()
+    assert await runtime.kill("crab")
+    assert await told(run.events()) == [
+        Started("crab", "run-1"),
+        TextStart("crab"),
+        TextDelta("Once upon"),
+        TextEnd("crab"),
+        Done("crab", StopReason.CANCELLED, model="m"),
+    ]
+    assert model.cut_off == 1
+    assert await kept(storage) == [user("Tell!")]
+    # The conversation goes on from there.
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    assert model.seen == (user("Tell!"), user("Hi"))
+
+
+async def test_a_run_that_waits_for_its_reader_can_be_killed(world: World) -> None:
+    model = ScriptedProvider(says(*"abcdefgh"), "Hello.")
+    runtime = world.runtime(model, limits=Limits(stream_events=3))
+    run = runtime.start("crab", "Spell!")
+    other = runtime.start("crab", "Spell!", sender="other")
+    await ended(other)  # by then the first one is as far as it gets
+    assert run.outlet.full
+    assert await runtime.kill("crab")
+    assert (await told(run.events()))[-1] == Done("crab", StopReason.CANCELLED, model="m")
+    assert model.cut_off == 1
+
+
+async def test_steps_and_cost_until_then_are_told(world: World) -> None:
+    gate = Gate()
+    usage = Usage(1, 2, 3)
+
+    async def look(call: ToolDispatch) -> str:
+        return "waves"
+
+    model = ScriptedProvider(calls(LOOK, text="I look.", usage=usage), cut_short(gate))
+    runtime = world.runtime(model, hook=Tools(look=look))
+    run = runtime.start("crab", "Tell!")
+    await gate.reached()
+    await runtime.kill("crab")
+    assert await ended(run) == Done(
+        "crab", StopReason.CANCELLED, "I look.", model="m", usage=usage, steps=1
+    )
+
+
+# ── While tools run ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_kill_cancels_tools_and_keeps_the_results_that_were_there(
+    storage: Storage, world: World
+) -> None:
+    gate = Gate()
+    stopped: list[str] = []
+
+    async def look(call: ToolDispatch) -> str:
+        try:
+            await gate.passed()
+        except asyncio.CancelledError:
+            stopped.append(call.call_id)
+            raise
+        return "never"
+
+    async def swim(call: ToolDispatch) -> str:
+        return "wet"
+
+    model = ScriptedProvider(calls(LOOK, SWIM), "Hello.")
+    runtime = world.runtime(model, storage, hook=Tools(look=look, swim=swim))
+    run = runtime.start("crab", "Go!")
+    events: list[Event] = []
+    async with asyncio.timeout(PATIENCE), aclosing(run.events()) as stream:
+        async for event in stream:
+            events.append(event)
+            if isinstance(event, ToolResult):
+                await runtime.kill("crab")
+    assert stopped == ["c1"]
+    assert events[-2:] == [
+        ToolResult("c2", "wet", 0),
+        Done("crab", StopReason.CANCELLED, model="m", steps=1),
+    ]
+    history = [
+        user("Go!"),
+        Message("assistant", tool_calls=(LOOK, SWIM)),
+        Message("tool", INTERRUPTED, call_id="c1", name="look", is_error=True),
+        Message("tool", "wet", call_id="c2", name="swim"),
+    ]
+    assert await kept(storage) == history
+    assert (await ended(runtime.start("crab", "And?"))).text == "Hello."
+    assert list(model.seen) == [*history, user("And?")]
+
+
+async def test_a_result_that_comes_together_with_the_kill_is_kept(world: World) -> None:
+    storage = WatchedStorage()
+
+    async def look(call: ToolDispatch) -> str:
+        call.run.kill()
+        return "waves"
+
+    runtime = world.runtime(ScriptedProvider(calls(LOOK)), storage, hook=Tools(look=look))
+    events = await told(runtime.stream("crab", "Look!"))
+    assert ToolResult("c1", "waves", 0) in events
+    assert events[-1] == Done("crab", StopReason.CANCELLED, model="m", steps=1)
+    assert (await kept(storage))[-1] == Message("tool", "waves", call_id="c1", name="look")
+
+
+async def test_a_tool_that_answers_its_cancellation_has_its_answer_kept(
+    storage: Storage, world: World
+) -> None:
+    gate = Gate()
+
+    async def look(call: ToolDispatch) -> str:
+        try:
+            await gate.passed()
+        except asyncio.CancelledError:
+            return "half of the waves"
+        return "never"
+
+    runtime = world.runtime(ScriptedProvider(calls(LOOK)), storage, hook=Tools(look=look))
+    run = runtime.start("crab", "Look!")
+    await gate.reached()
+    await runtime.kill("crab")
+    assert (await ended(run)).reason is StopReason.CANCELLED
+    assert (await kept(storage))[-1].text == "half of the waves"
+
+
+async def test_a_tool_that_does_not_stop_is_left_to_itself(
+    storage: Storage,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(tools, "GRACE", 0.01)
+    gate = Gate()
+    over = asyncio.Event()
+
+    async def look(call: ToolDispatch) -> str:
+        while True:
+            try:
+                await gate.passed()
+                over.set()
+                return "at last"
+            except asyncio.CancelledError:
+                continue
+
+    runtime = world.runtime(ScriptedProvider(calls(LOOK), "Hello."), storage, hook=Tools(look=look))
+    run = runtime.start("crab", "Look!")
+    await gate.reached()
+    await runtime.kill("crab")
+    assert (await ended(run)).reason is StopReason.CANCELLED
+    assert "a tool does not stop" in caplog.text
+    assert (await kept(storage))[-1].text == INTERRUPTED
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    gate.open()
+    async with asyncio.timeout(PATIENCE):
+        await over.wait()
+
+
+# ── Before the model was asked ──────────────────────────────────────────────────────────────────
+
+
+async def test_a_kill_while_the_users_message_is_being_kept_waits_for_that(world: World) -> None:
+    storage = WatchedStorage()
+    gate = storage.gates[0] = Gate()
+    model = ScriptedProvider("Hello.")
+    runtime = world.runtime(model, storage)
+    run = runtime.start("crab", "Hi")
+    await gate.reached()
+    assert await runtime.kill("crab")
+    gate.open()
+    assert await ended(run) == Done("crab", StopReason.CANCELLED)
+    assert await kept(storage) == [user("Hi")]
+    assert model.requests == []
+    assert (await ended(runtime.start("crab", "Hi?"))).text == "Hello."
+
+
+async def test_a_run_can_be_killed_before_it_has_begun(storage: Storage, world: World) -> None:
+    model = ScriptedProvider("Hello.")
+    runtime = world.runtime(model, storage)
+    run = runtime.start("crab", "Hi")
+    run.kill()
+    assert await told(run.events()) == [
+        Started("crab", "run-1"),
+        Done("crab", StopReason.CANCELLED),
+    ]
+    assert await kept(storage) == [user("Hi")]
+    assert model.requests == []
+    assert (await ended(runtime.start("crab", "Hi?"))).text == "Hello."
+
+
+async def test_a_turn_that_is_left_while_it_waits_gives_up_its_place_and_nobody_elses(
+    storage: Storage, world: World
+) -> None:
+    gate = Gate()
+    model = ScriptedProvider([gate, *says("One.")], "Three.")
+    runtime = world.runtime(model, storage)
+    first = runtime.start("crab", "First")
+    await gate.reached()
+    second, third = runtime.start("crab", "Second"), runtime.start("crab", "Third")
+    events = second.events()
+    async with asyncio.timeout(PATIENCE):
+        assert await anext(events) == Started("crab", "run-2")
+        await events.aclose()
+    assert await ended(second) == Done("crab", StopReason.CANCELLED)
+    gate.open()
+    assert (await ended(first)).text == "One."
+    assert (await ended(third)).text == "Three."
+    assert [m.text for m in await kept(storage)] == ["First", "One.", "Third", "Three."]
+
+
+# ── What a kill answers ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_kill_of_nothing_in_flight_says_so(storage: Storage, world: World) -> None:
+    runtime = world.runtime(ScriptedProvider("Hello."), storage)
+    await ended(runtime.start("crab", "Hi"))
+    assert not await runtime.kill("crab")
+    assert not await world.runtime(ScriptedProvider(), storage).kill("crab")
+
+
+async def test_a_kill_of_a_conversation_there_never_was_is_an_error(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(ScriptedProvider(), storage)
+    with pytest.raises(
+        UnknownConversationError, match="crab has had no conversation with nobody yet"
+    ):
+        await runtime.kill("crab", "nobody")
+
+
+async def test_an_empty_sender_is_the_user(world: World) -> None:
+    gate = Gate()
+    runtime = world.runtime(ScriptedProvider([gate]))
+    run = runtime.start("crab", "Hi", sender="")
+    await gate.reached()
+    assert run.pair == PAIR
+    assert await runtime.kill("crab", "user")
+    assert (await ended(run)).reason is StopReason.CANCELLED
+
+
+async def test_a_kill_stops_the_run_in_flight_and_not_those_that_wait(world: World) -> None:
+    gate = Gate()
+    runtime = world.runtime(ScriptedProvider([gate], "Two."))
+    first, second = runtime.start("crab", "First"), runtime.start("crab", "Second")
+    await gate.reached()
+    await runtime.kill("crab")
+    assert (await ended(first)).reason is StopReason.CANCELLED
+    assert (await ended(second)).text == "Two."
+
+
+async def test_a_second_kill_changes_nothing(storage: Storage, world: World) -> None:
+    gate, tidying = Gate(), Gate()
+
+    async def look(call: ToolDispatch) -> str:
+        try:
+            await gate.passed()
+        except asyncio.CancelledError:
+            await tidying.passed()
+        return "tidied up"
+
+    runtime = world.runtime(ScriptedProvider(calls(LOOK)), storage, hook=Tools(look=look))
+    run = runtime.start("crab", "Look!")
+    await gate.reached()
+    assert await runtime.kill("crab")
+    await tidying.reached()
+    assert await runtime.kill("crab")
+    run.kill()
+    tidying.open()
+    assert (await ended(run)).reason is StopReason.CANCELLED
+    assert [m.text for m in await kept(storage)] == ["Look!", "", "tidied up"]
+    run.kill()
+    assert not await runtime.kill("crab")
+
+
+async def test_a_kill_as_the_answer_is_being_kept_keeps_it(world: World) -> None:
+    storage = WatchedStorage()
+    gate = storage.gates[1] = Gate()
+    runtime = world.runtime(ScriptedProvider("Hello."), storage)
+    run = runtime.start("crab", "Hi")
+    await gate.reached()
+    await runtime.kill("crab")
+    gate.open()
+    done = await ended(run)
+    assert (done.reason, done.text) == (StopReason.CANCELLED, "Hello.")
+    assert await kept(storage) == [user("Hi"), assistant("Hello.")]
+
+
+async def test_a_kill_of_a_guest_leaves_what_the_user_said(storage: Storage, world: World) -> None:
+    gate = Gate()
+    model = ScriptedProvider(cut_short(gate))
+    runtime = world.runtime(model, storage)
+    run = runtime.start("crab", "Owl?", guest="owl")
+    await gate.reached()
+    assert await runtime.kill("crab")
+    assert await ended(run) == Done("owl", StopReason.CANCELLED, model="wise")
+    assert model.cut_off == 1
+    assert await kept(storage) == [user("Owl?")]
+
+
+# ── Leaving ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_whoever_stops_reading_takes_the_run_along(storage: Storage, world: World) -> None:
+    gate = Gate()
+    model = ScriptedProvider(cut_short(gate), "Hello.")
+    runtime = world.runtime(model, storage)
+    stream = runtime.stream("crab", "Tell!")
+    async with asyncio.timeout(PATIENCE):
+        async for event in stream:
+            if isinstance(event, TextDelta):
+                break
+        await gate.reached()
+        await stream.aclose()
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    assert model.cut_off == 1
+    assert [m.text for m in await kept(storage)] == ["Tell!", "Hi", "Hello."]
+
+
+async def test_whoever_is_cancelled_while_reading_takes_the_run_along(world: World) -> None:
+    gate = Gate()
+    model = ScriptedProvider([gate], "Hello.")
+    runtime = world.runtime(model)
+    reader = asyncio.ensure_future(told(runtime.stream("crab", "Tell!")))
+    await gate.reached()
+    reader.cancel()
+    await asyncio.wait([reader])
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    assert model.cut_off == 1
+
+
+async def test_whoever_leaves_after_the_first_event_leaves_the_conversation_in_order(
+    storage: Storage, world: World
+) -> None:
+    """The run has not had a chance to begin by then."""
+    runtime = world.runtime(ScriptedProvider("Hello."), storage)
+    stream = runtime.stream("crab", "Tell!")
+    async with asyncio.timeout(PATIENCE):
+        assert await anext(stream) == Started("crab", "run-1")
+        await stream.aclose()
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    assert [m.text for m in await kept(storage)] == ["Tell!", "Hi", "Hello."]
+
+
+async def test_a_detached_run_goes_on_without_its_reader_and_is_kept(
+    storage: Storage, world: World
+) -> None:
+    gate = Gate()
+    model = ScriptedProvider(cut_short(gate))
+    runtime = world.runtime(model, storage)
+    run = runtime.start("crab", "Tell!", detached=True)
+    events = run.events()
+    async with asyncio.timeout(PATIENCE):
+        await anext(events)
+        await events.aclose()
+    await gate.reached()
+    gate.open()
+    assert (await ended(run)).reason is StopReason.COMPLETED
+    assert model.cut_off == 0
+    assert await kept(storage) == [user("Tell!"), assistant("Once upon a time")]
+
+
+async def test_whoever_is_cancelled_while_waiting_for_the_end_does_not_take_the_run_along(
+    storage: Storage, world: World
+) -> None:
+    gate = Gate()
+    runtime = world.runtime(ScriptedProvider(cut_short(gate)), storage)
+    run = runtime.start("crab", "Tell!")
+    await gate.reached()
+    waiter = asyncio.ensure_future(run.wait())
+    await asyncio.wait([waiter], timeout=0)
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    assert waiter.cancelled()
+    gate.open()
+    assert (await ended(run)).text == "Once upon a time"
+    assert await kept(storage) == [user("Tell!"), assistant("Once upon a time")]
+
+
+async def test_closing_the_runtime_kills_all_runs_and_keeps_what_was_said(
+    storage: Storage, world: World
+) -> None:
+    gates = [Gate() for _ in range(3)]
+    model = ScriptedProvider(*[[gate] for gate in gates])
+    runtime = world.runtime(model, storage)
+    runs = [runtime.start("crab", "Tell!", sender=f"s{n}") for n in range(3)]
+    for gate in gates:
+        await gate.reached()
+    runs.append(runtime.start("crab", "Tell more!", sender="s0"))
+    runs.append(runtime.start("crab", "Tell!", sender="new"))
+    async with asyncio.timeout(PATIENCE):
+        await runtime.close()
+    assert [run.done.reason for run in runs if run.done] == [StopReason.CANCELLED] * 5
+    assert model.is_closed
+    assert runtime.running == 0
+    stored = await storage.conversations()
+    assert sorted(meta.created_by for _, meta in stored) == ["new", "s0", "s1", "s2"]

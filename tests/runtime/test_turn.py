@@ -1,0 +1,542 @@
+"""The agent loop: what is told and in which order, what is kept and when, how a turn ends."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from crabtalk.model import ApiError, Chunk, ErrorKind, Message, Request, ToolCall, ToolCallDelta
+from crabtalk.model.messages import Usage
+from crabtalk.runtime import (
+    ContextUsage,
+    Done,
+    Event,
+    Run,
+    Started,
+    StopReason,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ThinkingDelta,
+    ThinkingEnd,
+    ThinkingStart,
+    ToolDispatch,
+    ToolResult,
+    ToolsComplete,
+    ToolStart,
+)
+from crabtalk.storage import FileStorage, Pair, Storage, StorageError, Stored
+from tests.runtime.provider import Answer, Gate, ScriptedProvider, Step, calls, says
+from tests.runtime.world import (
+    CRAB,
+    PAIR,
+    Tools,
+    WatchedStorage,
+    World,
+    assistant,
+    ended,
+    kept,
+    told,
+    user,
+)
+
+LOOK = ToolCall("c1", "look", '{"at": "sea"}')
+SWIM = ToolCall("c2", "swim", "{}")
+BUSY = ApiError(ErrorKind.OVERLOADED, "come back later", provider="scripted", status=529)
+
+
+async def look(call: ToolDispatch) -> str:
+    return "waves"
+
+
+def result(call: ToolCall, output: str) -> Message:
+    return Message("tool", output, call_id=call.id, name=call.name)
+
+
+# ── What is told, in which order ────────────────────────────────────────────────────────────────
+
+
+async def test_text_is_told_between_its_brackets_and_then_the_end(world: World) -> None:
+    usage = Usage(10, 2, 12)
+    runtime = world.runtime(ScriptedProvider(says("Hel", "lo", usage=usage)))
+    assert await told(runtime.stream("crab", "Hi")) == [
+        Started("crab", "run-1"),
+        TextStart("crab"),
+        TextDelta("Hel"),
+        TextDelta("lo"),
+        TextEnd("crab"),
+        ContextUsage(usage),
+        Done("crab", StopReason.COMPLETED, "Hello", model="m", usage=usage, steps=1),
+    ]
+
+
+async def test_thinking_and_text_take_turns_and_never_nest(world: World) -> None:
+    answer = [Chunk(reasoning="hm"), Chunk(text="so"), Chunk(reasoning="no"), Chunk(reasoning="!")]
+    runtime = world.runtime(ScriptedProvider(answer))
+    assert await told(runtime.stream("crab", "Hi")) == [
+        Started("crab", "run-1"),
+        ThinkingStart("crab"),
+        ThinkingDelta("hm"),
+        ThinkingEnd("crab"),
+        TextStart("crab"),
+        TextDelta("so"),
+        TextEnd("crab"),
+        ThinkingStart("crab"),
+        ThinkingDelta("no"),
+        ThinkingDelta("!"),
+        ThinkingEnd("crab"),
+        Done("crab", StopReason.COMPLETED, "so", model="m", steps=1),
+    ]
+
+
+async def test_a_chunk_that_thinks_and_speaks_thinks_first(world: World) -> None:
+    runtime = world.runtime(ScriptedProvider([Chunk(text="so", reasoning="hm")]))
+    assert (await told(runtime.stream("crab", "Hi")))[1:-1] == [
+        ThinkingStart("crab"),
+        ThinkingDelta("hm"),
+        ThinkingEnd("crab"),
+        TextStart("crab"),
+        TextDelta("so"),
+        TextEnd("crab"),
+    ]
+
+
+async def test_a_call_is_told_early_then_whole_then_its_result_then_what_it_cost(
+    world: World,
+) -> None:
+    first, second = Usage(10, 5, 15), Usage(20, 3, 23, cache_hit=8)
+    runtime = world.runtime(
+        ScriptedProvider(calls(LOOK, usage=first), says("Waves.", usage=second)),
+        hook=Tools(look=look),
+    )
+    assert await told(runtime.stream("crab", "Look!")) == [
+        Started("crab", "run-1"),
+        ToolStart((ToolCall("c1", "look"),), early=True),
+        ToolStart((LOOK,)),
+        ToolResult("c1", "waves", 0),
+        ToolsComplete(),
+        ContextUsage(first),
+        TextStart("crab"),
+        TextDelta("Waves."),
+        TextEnd("crab"),
+        ContextUsage(second),
+        Done(
+            "crab",
+            StopReason.COMPLETED,
+            "Waves.",
+            model="m",
+            usage=Usage(30, 8, 38, cache_hit=8),
+            steps=2,
+        ),
+    ]
+
+
+async def test_results_are_told_as_they_come_and_kept_in_the_order_of_the_calls(
+    storage: Storage, world: World
+) -> None:
+    swum = asyncio.Event()
+
+    async def look(call: ToolDispatch) -> str:
+        await swum.wait()
+        return "waves"
+
+    async def swim(call: ToolDispatch) -> str:
+        return "wet"
+
+    class Listening(Tools):
+        def on_event(self, run: Run, event: Event) -> None:
+            if isinstance(event, ToolResult):
+                swum.set()
+
+    hook = Listening(look=look, swim=swim)
+    runtime = world.runtime(ScriptedProvider(calls(LOOK, SWIM), "Done."), storage, hook=hook)
+    events = await told(runtime.stream("crab", "Go!"))
+    assert events[2:6] == [
+        ToolStart((LOOK, SWIM)),
+        ToolResult("c2", "wet", 0),
+        ToolResult("c1", "waves", 0),
+        ToolsComplete(),
+    ]
+    assert await kept(storage) == [
+        user("Go!"),
+        Message("assistant", tool_calls=(LOOK, SWIM)),
+        result(LOOK, "waves"),
+        result(SWIM, "wet"),
+        assistant("Done."),
+    ]
+
+
+async def test_the_early_notice_comes_inside_an_open_segment_and_once_a_step(world: World) -> None:
+    def named(index: int, call: ToolCall) -> Chunk:
+        return Chunk(tool_calls=(ToolCallDelta(index, call.id, call.name, call.arguments),))
+
+    answer = [Chunk(text="I "), named(0, LOOK), Chunk(text="go"), named(1, SWIM)]
+    runtime = world.runtime(
+        ScriptedProvider(answer, calls(SWIM), "Done."), hook=Tools(look=look, swim=look)
+    )
+    events = await told(runtime.stream("crab", "Go!"))
+    assert events[1:7] == [
+        TextStart("crab"),
+        TextDelta("I "),
+        ToolStart((ToolCall("c1", "look"),), early=True),
+        TextDelta("go"),
+        TextEnd("crab"),
+        ToolStart((LOOK, SWIM)),
+    ]
+    early = [event for event in events if isinstance(event, ToolStart) and event.early]
+    assert early == [
+        ToolStart((ToolCall("c1", "look"),), early=True),
+        ToolStart((ToolCall("c2", "swim"),), early=True),
+    ]
+
+
+async def test_a_call_is_told_early_only_once_it_has_a_name(world: World) -> None:
+    pieces = [ToolCallDelta(0, "c1"), ToolCallDelta(0, name="look"), ToolCallDelta(0, arguments="")]
+    runtime = world.runtime(
+        ScriptedProvider([Chunk(tool_calls=(piece,)) for piece in pieces], "Done."),
+        hook=Tools(look=look),
+    )
+    events = await told(runtime.stream("crab", "Go!"))
+    assert events[1:3] == [
+        ToolStart((ToolCall("c1", "look"),), early=True),
+        ToolStart((ToolCall("c1", "look"),)),
+    ]
+
+
+@pytest.mark.parametrize("usage", [None, Usage()])
+async def test_a_usage_of_nothing_is_not_told(world: World, usage: Usage | None) -> None:
+    runtime = world.runtime(ScriptedProvider(says("Hello.", usage=usage)))
+    events = await told(runtime.stream("crab", "Hi"))
+    assert not [event for event in events if isinstance(event, ContextUsage)]
+    assert events[-1] == Done("crab", StopReason.COMPLETED, "Hello.", model="m", steps=1)
+
+
+async def test_empty_pieces_are_never_told(world: World) -> None:
+    answer = [Chunk(text=""), Chunk(reasoning=""), Chunk(text="Hello."), Chunk(), Chunk(text="")]
+    runtime = world.runtime(ScriptedProvider(answer))
+    assert (await told(runtime.stream("crab", "Hi")))[1:-1] == [
+        TextStart("crab"),
+        TextDelta("Hello."),
+        TextEnd("crab"),
+    ]
+
+
+async def test_a_segment_that_an_error_cuts_off_is_closed(world: World) -> None:
+    runtime = world.runtime(ScriptedProvider([Chunk(text="So"), BUSY]))
+    events = await told(runtime.stream("crab", "Hi"))
+    assert events[1:-1] == [TextStart("crab"), TextDelta("So"), TextEnd("crab")]
+
+
+async def test_every_event_reaches_the_hook_too(world: World) -> None:
+    hook = Tools(look=look)
+    runtime = world.runtime(ScriptedProvider(calls(LOOK), "Waves."), hook=hook)
+    assert await told(runtime.stream("crab", "Look!")) == hook.heard
+
+
+async def test_a_hook_that_fails_to_hear_breaks_no_run(world: World) -> None:
+    class Deaf(Tools):
+        def on_event(self, run: Run, event: Event) -> None:
+            raise RuntimeError("deaf")
+
+    runtime = world.runtime(ScriptedProvider("Hello.", "Again."), hook=Deaf())
+    for answer in ("Hello.", "Again."):
+        done = (await told(runtime.stream("crab", "Hi")))[-1]
+        assert done == Done("crab", StopReason.COMPLETED, answer, model="m", steps=1)
+
+
+# ── What is asked ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_model_is_shown_the_prompt_the_history_and_what_was_said_last(
+    world: World,
+) -> None:
+    model = ScriptedProvider("One.", "Two.")
+    runtime = world.runtime(model)
+    await told(runtime.stream("crab", "First"))
+    await told(runtime.stream("crab", "Second"))
+    assert model.requests[1] == Request(
+        model="m",
+        messages=(
+            Message("system", "You are crab."),
+            user("First"),
+            assistant("One."),
+            user("Second"),
+        ),
+    )
+
+
+async def test_an_agent_without_a_model_gets_the_one_the_provider_prefers(world: World) -> None:
+    class Preferring(ScriptedProvider):
+        async def default_model(self) -> str:
+            return "preferred"
+
+    model = Preferring("Hello.", "Hello.")
+    nobody = msgspec.structs.replace(CRAB, name="any", model="")
+    runtime = world.runtime(model, agents=[CRAB, nobody])
+    done = await ended(runtime.start("any", "Hi"))
+    assert done.model == model.requests[0].model == "preferred"
+    assert (await ended(runtime.start("crab", "Hi"))).model == "m"
+
+
+async def test_thinking_is_asked_of_an_agent_that_is_to_think(world: World) -> None:
+    model = ScriptedProvider("Hello.", "Hello.")
+    thinker = msgspec.structs.replace(CRAB, name="thinker", thinking=True)
+    runtime = world.runtime(model, agents=[CRAB, thinker])
+    await told(runtime.stream("crab", "Hi"))
+    await told(runtime.stream("thinker", "Hi"))
+    assert [request.thinking for request in model.requests] == [False, True]
+
+
+@pytest.mark.parametrize("how", ["by the agent", "by the turn"])
+async def test_a_choice_of_tool_holds_for_the_first_step_only(world: World, how: str) -> None:
+    model = ScriptedProvider(calls(LOOK), calls(LOOK), "Done.")
+    picky = msgspec.structs.replace(CRAB, tool_choice="required" if how == "by the agent" else "")
+    runtime = world.runtime(model, agents=[picky], hook=Tools(look=look))
+    choice = "" if how == "by the agent" else "required"
+    await told(runtime.stream("crab", "Look!", tool_choice=choice))
+    assert [request.tool_choice for request in model.requests] == ["required", "auto", "auto"]
+
+
+async def test_an_agent_without_tools_has_no_choice_of_them(world: World) -> None:
+    model = ScriptedProvider("Hello.")
+    picky = msgspec.structs.replace(CRAB, tool_choice="required")
+    await told(world.runtime(model, agents=[picky]).stream("crab", "Hi"))
+    assert model.requests[0].tools == ()
+    assert model.requests[0].tool_choice == "auto"
+
+
+# ── What is kept, and when ──────────────────────────────────────────────────────────────────────
+
+
+async def test_each_message_is_kept_before_what_comes_of_it_happens(world: World) -> None:
+    storage = WatchedStorage()
+    model = ScriptedProvider(calls(LOOK), "Waves.")
+
+    async def asked(request: Request) -> None:
+        storage.journal.append("model asked")
+
+    async def look(call: ToolDispatch) -> str:
+        storage.journal.append("tool dispatched")
+        return "waves"
+
+    class Listening(Tools):
+        def on_event(self, run: Run, event: Event) -> None:
+            if isinstance(event, Done):
+                storage.journal.append("end told")
+
+    model.when_asked = asked
+    await told(world.runtime(model, storage, hook=Listening(look=look)).stream("crab", "Look!"))
+    assert storage.journal == [
+        "user kept",
+        "model asked",
+        "assistant kept",
+        "tool dispatched",
+        "tool kept",
+        "model asked",
+        "assistant kept",
+        "end told",
+    ]
+
+
+async def test_storage_has_all_that_was_said_whenever_the_model_is_asked_or_a_tool_called(
+    storage: Storage, world: World
+) -> None:
+    model = ScriptedProvider(calls(LOOK), calls(SWIM, text="On."), "Done.")
+    called: list[Message] = []
+
+    async def asked(request: Request) -> None:
+        assert list(model.seen) == await kept(storage)
+
+    async def carry(call: ToolDispatch) -> str:
+        called.append((await kept(storage))[-1])
+        return "ok"
+
+    model.when_asked = asked
+    runtime = world.runtime(model, storage, hook=Tools(look=carry, swim=carry))
+    done = await ended(runtime.start("crab", "Go!"))
+    assert done.reason is StopReason.COMPLETED, done
+    assert called == [
+        Message("assistant", tool_calls=(LOOK,)),
+        Message("assistant", "On.", tool_calls=(SWIM,)),
+    ]
+    assert await kept(storage) == [*model.seen, assistant("Done.")]
+
+
+async def test_the_log_says_what_the_run_did(world: World) -> None:
+    storage = WatchedStorage()
+    usage = Usage(1, 2, 3)
+    model = ScriptedProvider(calls(LOOK, usage=usage), "Waves.")
+    await told(world.runtime(model, storage, hook=Tools(look=look)).stream("crab", "Look!"))
+    assert [(trace.event, trace.run) for trace in storage.traces] == [
+        ("tool_start", "run-1"),
+        ("tool_result", "run-1"),
+        ("done", "run-1"),
+    ]
+    assert storage.traces[1].data == {"call_id": "c1", "duration_ms": 0, "is_error": False}
+    assert storage.traces[2].data == {
+        "model": "m",
+        "agent": "crab",
+        "iterations": 2,
+        "stop_reason": "completed",
+        "usage": {"prompt": 1, "completion": 2, "total": 3},
+    }
+
+
+async def test_reasoning_is_kept_with_the_answer(storage: Storage, world: World) -> None:
+    answer = [Chunk(reasoning="hm"), Chunk(text="So.", opaque={"scripted": {"signature": "s"}})]
+    await told(world.runtime(ScriptedProvider(answer), storage).stream("crab", "Hi"))
+    assert (await kept(storage))[-1] == Message(
+        "assistant", "So.", reasoning="hm", opaque={"scripted": {"signature": "s"}}
+    )
+
+
+# ── How a turn ends ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_turn_stops_after_as_many_steps_as_its_agent_may_take(
+    storage: Storage, world: World
+) -> None:
+    model = ScriptedProvider(calls(LOOK), calls(LOOK, text="Again."), "Hello.")
+    hasty = msgspec.structs.replace(CRAB, max_iterations=2)
+    runtime = world.runtime(model, storage, agents=[hasty], hook=Tools(look=look))
+    done = await ended(runtime.start("crab", "Look!"))
+    assert done == Done("crab", StopReason.MAX_ITERATIONS, "Again.", model="m", steps=2)
+    assert (await kept(storage))[-1] == result(LOOK, "waves")
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+
+
+@pytest.mark.parametrize("answer", [[], [Chunk(finish="stop")], [Chunk(reasoning="hm")]])
+async def test_an_answer_that_says_nothing_is_no_action_and_not_kept(
+    storage: Storage, world: World, answer: list[Step]
+) -> None:
+    runtime = world.runtime(ScriptedProvider(answer, "Hello."), storage)
+    done = await ended(runtime.start("crab", "Hi"))
+    assert done == Done("crab", StopReason.NO_ACTION, model="m", steps=1)
+    assert await kept(storage) == [user("Hi")]
+    assert (await ended(runtime.start("crab", "Hi?"))).text == "Hello."
+
+
+async def test_a_model_that_fails_ends_the_turn_with_its_sentence_and_the_next_one_works(
+    storage: Storage, world: World
+) -> None:
+    model = ScriptedProvider([Chunk(text="So"), BUSY], "Hello.")
+    runtime = world.runtime(model, storage)
+    done = await ended(runtime.start("crab", "Hi"))
+    assert done == Done(
+        "crab", StopReason.ERROR, error="scripted: come back later (HTTP 529)", model="m"
+    )
+    assert await kept(storage) == [user("Hi")]
+    assert (await ended(runtime.start("crab", "Hi?"))).text == "Hello."
+    assert model.seen == (user("Hi"), user("Hi?"))
+
+
+async def test_a_model_that_fails_after_tools_leaves_what_was_done(
+    storage: Storage, world: World
+) -> None:
+    model = ScriptedProvider(calls(LOOK, text="I look."), [BUSY], "Hello.")
+    runtime = world.runtime(model, storage, hook=Tools(look=look))
+    done = await ended(runtime.start("crab", "Look!"))
+    assert (done.reason, done.text, done.steps) == (StopReason.ERROR, "I look.", 1)
+    assert (await kept(storage))[-1] == result(LOOK, "waves")
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+
+
+async def test_half_a_call_is_an_error_and_not_kept(storage: Storage, world: World) -> None:
+    model = ScriptedProvider([Chunk(tool_calls=(ToolCallDelta(0, name="look"),))])
+    done = await ended(world.runtime(model, storage).start("crab", "Look!"))
+    assert done.reason is StopReason.ERROR
+    assert done.error == "the model called a tool (look) without an id"
+    assert await kept(storage) == [user("Look!")]
+
+
+async def test_what_nobody_foresaw_ends_the_turn_and_nothing_else(
+    storage: Storage, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ScriptedProvider(respond=lambda request: says("Hello."))
+
+    async def broken(request: Request) -> None:
+        raise ZeroDivisionError
+
+    model.when_asked = broken
+    runtime = world.runtime(model, storage)
+    done = await ended(runtime.start("crab", "Hi"))
+    assert done.reason is StopReason.ERROR
+    assert done.error == "internal error (ZeroDivisionError); the daemon's log has the details"
+    assert "run run-1 failed" in caplog.text
+    model.when_asked = None
+    assert (await ended(runtime.start("crab", "Hi?"))).text == "Hello."
+
+
+# Appends of a turn with one call: what was said, the call, its result, the answer.
+@pytest.mark.parametrize(
+    ("failing", "asked", "journal"),
+    [
+        (0, 0, []),
+        (1, 1, ["user kept"]),
+        (2, 1, ["user kept", "assistant kept", "tool dispatched"]),
+        (3, 2, ["user kept", "assistant kept", "tool dispatched", "tool kept"]),
+    ],
+)
+async def test_storage_that_fails_ends_the_turn_there_and_the_next_one_reads_what_it_has(
+    world: World, failing: int, asked: int, journal: list[str]
+) -> None:
+    storage = WatchedStorage()
+    storage.failing.add(failing)
+    answers: list[Answer] = [calls(LOOK), "Waves."]
+    model = ScriptedProvider(*answers[:asked], "Hello.")
+
+    async def look(call: ToolDispatch) -> str:
+        storage.journal.append("tool dispatched")
+        return "waves"
+
+    runtime = world.runtime(model, storage, hook=Tools(look=look))
+    events = await told(runtime.stream("crab", "Look!"))
+    done = events[-1]
+    assert isinstance(done, Done)
+    assert done.reason is StopReason.ERROR
+    assert done.error == "the disk is full; make room"
+    assert len(model.requests) == asked
+    assert storage.journal == journal
+
+    before = await kept(storage)
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    shown = [m for m in model.seen if not m.is_error]  # but for calls completed as interrupted
+    assert shown == [*before, user("Hi")]
+    assert await kept(storage) == [*before, user("Hi"), assistant("Hello.")]
+
+
+async def test_storage_that_fails_to_say_how_a_turn_failed_adds_its_sentence(world: World) -> None:
+    storage = WatchedStorage()
+    storage.failing.add(1)
+    done = await ended(world.runtime(ScriptedProvider([BUSY]), storage).start("crab", "Hi"))
+    assert done.error == "scripted: come back later (HTTP 529); then the disk is full; make room"
+
+
+async def test_storage_that_cannot_be_read_ends_the_turn_with_its_sentence(world: World) -> None:
+    class Unreadable(WatchedStorage):
+        async def load(self, pair: Pair) -> Stored | None:
+            raise StorageError("the disk is gone; put it back")
+
+    model = ScriptedProvider()
+    done = await ended(world.runtime(model, Unreadable()).start("crab", "Hi"))
+    assert done == Done("crab", StopReason.ERROR, error="the disk is gone; put it back")
+    assert model.requests == []
+
+
+async def test_a_log_that_vanishes_under_a_turn_is_an_error_and_then_a_new_conversation(
+    world: World,
+) -> None:
+    storage = FileStorage(world.cwd, flush=False)
+    gate = Gate()
+    model = ScriptedProvider([gate, *says("Lost.")], "Hello.")
+    runtime = world.runtime(model, storage)
+    run = runtime.start("crab", "Hi")
+    await gate.reached()
+    assert await storage.delete(PAIR)
+    gate.open()
+    done = await ended(run)
+    assert done.reason is StopReason.ERROR
+    assert "is gone; say it again to begin a new one" in done.error
+    assert (await ended(runtime.start("crab", "Hi again"))).text == "Hello."
+    assert await kept(storage) == [user("Hi again"), assistant("Hello.")]
+    await storage.close()

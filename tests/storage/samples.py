@@ -1,0 +1,65 @@
+"""What a conversation looks like in storage, for tests that need one."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from crabtalk.model.messages import Image, Message, ToolCall
+from crabtalk.storage import (
+    EventRecord,
+    FileStorage,
+    MarkerRecord,
+    MessageRecord,
+    Meta,
+    MetaRecord,
+    Pair,
+    Record,
+    log_name,
+)
+
+PAIR = Pair("crab", "tg:12345")
+AT = "2026-04-28T10:00:00+00:00"
+
+
+@asynccontextmanager
+async def opened(home: Path, *, flush: bool = False) -> AsyncIterator[FileStorage]:
+    home.mkdir(exist_ok=True)
+    storage = FileStorage(home, flush=flush)
+    try:
+        yield storage
+    finally:
+        await storage.close()
+
+
+def log_of(home: Path, pair: Pair = PAIR) -> Path:
+    return home / "sessions" / f"{log_name(pair)}.jsonl"
+
+
+def opening(pair: Pair = PAIR, title: str = "") -> MetaRecord:
+    return Meta(pair.agent, pair.sender, created_at=AT, title=title).snapshot()
+
+
+def said(number: int, text: str = "") -> MessageRecord:
+    return MessageRecord(number, AT, Message("user", text or f"message {number}"))
+
+
+def folded(end: int, summary: str = "They talked.") -> MarkerRecord:
+    return MarkerRecord(f"crab-tg-{end}", AT, "They talked", summary, end)
+
+
+def every_kind() -> list[Record]:
+    """A log with each kind of record, and every kind of line that can be the last."""
+    call = ToolCall("c1", "bash", '{"command":"ls"}')
+    return [
+        opening(),
+        MessageRecord(0, AT, Message("user", 'look\n"here"', images=(Image(data=b"\x89PNG"),))),
+        MessageRecord(1, AT, Message("assistant", reasoning="🦀?", tool_calls=(call,))),
+        EventRecord("tool_start", AT, "r1", {"calls": ["c1"]}),
+        MessageRecord(2, AT, Message("tool", "a\nb", call_id="c1", name="bash", is_error=True)),
+        folded(3),
+        Meta(*PAIR, created_at=AT, title="Files", message_count=3).snapshot(),
+        MessageRecord(3, AT, Message("user", "and now?")),
+        MessageRecord(4, AT, Message("assistant", "Done.", agent="twin", opaque={"x": {"y": 1}})),
+        MetaRecord(title="Two files"),
+        EventRecord("done", AT, "r2"),
+    ]

@@ -1,0 +1,218 @@
+"""Records: what is encoded is decoded as it was, and nothing else passes for a record."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.model.messages import Image, Message, ToolCall
+from crabtalk.storage.records import (
+    EventRecord,
+    MarkerRecord,
+    MessageRecord,
+    Meta,
+    MetaRecord,
+    Record,
+    archives,
+    decode,
+    encode,
+    encode_line,
+    replay,
+)
+from tests.storage.samples import AT, every_kind, folded, said
+
+TEXT = st.text()
+COUNT = st.integers(0, 2**53)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+OBJECT = st.dictionaries(TEXT, JSON, max_size=3)
+IMAGE = st.builds(Image, media_type=TEXT, data=st.binary(), url=TEXT)
+CALL = st.builds(ToolCall, id=TEXT, name=TEXT, arguments=TEXT)
+MESSAGE = st.builds(
+    Message,
+    role=st.sampled_from(["system", "user", "assistant", "tool"]),
+    text=TEXT,
+    images=st.lists(IMAGE, max_size=2).map(tuple),
+    reasoning=TEXT,
+    tool_calls=st.lists(CALL, max_size=2).map(tuple),
+    call_id=TEXT,
+    name=TEXT,
+    is_error=st.booleans(),
+    agent=TEXT,
+    opaque=OBJECT,
+)
+MAYBE = st.none() | TEXT
+RECORD: st.SearchStrategy[Record] = st.one_of(
+    st.builds(MessageRecord, id=COUNT, at=TEXT, message=MESSAGE),
+    st.builds(EventRecord, event=TEXT, at=TEXT, run=TEXT, data=OBJECT),
+    st.builds(MarkerRecord, TEXT, TEXT, TEXT, TEXT, COUNT),
+    st.builds(MetaRecord, MAYBE, MAYBE, MAYBE, MAYBE, MAYBE, st.none() | COUNT, MAYBE),
+)
+# Halves of surrogate pairs, among what can be encoded and what must be escaped.
+BROKEN = st.text(st.sampled_from("a\n\0é🦀\ud83e\udd80"), min_size=1)
+KINDS = {
+    MessageRecord: b'{"kind":"message"',
+    EventRecord: b'{"kind":"event"',
+    MarkerRecord: b'{"kind":"compact"',
+    MetaRecord: b'{"kind":"meta"',
+}
+
+
+@given(RECORD)
+def test_a_record_is_decoded_as_it_was_encoded(record: Record) -> None:
+    assert decode(encode_line(record)) == record
+
+
+@given(RECORD)
+def test_a_record_is_one_line_that_begins_with_its_kind(record: Record) -> None:
+    line = encode_line(record)
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    assert line.startswith(KINDS[type(record)])
+
+
+@given(st.lists(RECORD, max_size=5))
+def test_records_are_encoded_in_order(records: list[Record]) -> None:
+    assert [decode(line) for line in encode(records).splitlines()] == records
+
+
+@given(RECORD, st.data())
+def test_no_part_of_a_line_passes_for_a_record(record: Record, data: st.DataObject) -> None:
+    line = encode_line(record)
+    cut = data.draw(st.integers(0, len(line) - 2))
+    with pytest.raises(ValueError, match="no record"):
+        decode(line[:cut])
+
+
+@given(BROKEN)
+def test_half_a_surrogate_pair_becomes_a_question_mark_in_any_record(text: str) -> None:
+    whole = text.encode(errors="replace").decode()
+
+    def records(text: str) -> list[Record]:
+        message = Message("assistant", text, opaque={text: [{"a": text, "n": 1.5}]})
+        return [
+            MessageRecord(0, AT, message),
+            EventRecord(text, AT, data={"deep": {text: (text, None)}}),
+            MarkerRecord("n", AT, text, text, 3),
+            MetaRecord(title=text),
+        ]
+
+    for broken, record in zip(records(text), records(whole), strict=True):
+        line = encode_line(broken)
+        assert line.startswith(KINDS[type(record)])
+        assert line.count(b"\n") == 1
+        assert decode(line) == decode(encode_line(record))
+
+
+def test_a_number_that_json_lacks_does_not_make_a_record_unreadable() -> None:
+    for text in ("", "\ud83e"):
+        event = EventRecord("e", AT, text, {"rate": float("nan"), "most": float("inf")})
+        found = decode(encode_line(event))
+        assert isinstance(found, EventRecord)
+        assert found.data == {"rate": None, "most": None}
+
+
+@pytest.mark.parametrize("record", every_kind(), ids=lambda record: type(record).__name__)
+def test_keys_we_do_not_know_do_not_make_a_record_unreadable(record: Record) -> None:
+    fields: dict[str, Any] = json.loads(encode_line(record))
+    fields["topic"] = {"of": ["another", "version"]}
+    if "message" in fields:
+        fields["message"]["mood"] = "fine"
+    assert decode(json.dumps(fields).encode()) == record
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\0\0\0",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"kind":"poem","text":"a"}',
+        b'{"event":"done","at":""}',
+        b'{"kind":"message","id":"0","at":"","message":{"role":"user"}}',
+        b'{"kind":"message","id":0,"at":"","message":{"role":"pilot"}}',
+        b'{"kind":"event","event":"\xff","at":""}',
+        b'{"kind":"event","event":"\\ud800","at":""}',
+        b'{"kind":"event","event":"e","at":""}{"kind":"event","event":"e","at":""}',
+        b'{"kind":"event","event":"e","at":"","data":{"a":' + b"[" * 9000 + b"]" * 9000 + b"}}",
+    ],
+)
+def test_a_line_that_is_no_record_is_a_value_error(line: bytes) -> None:
+    with pytest.raises(ValueError, match="no record"):
+        decode(line)
+
+
+def test_a_message_and_a_marker_bring_the_meta_up_to_date() -> None:
+    meta = Meta("crab", "user", created_at="1", title="t", updated_at="1")
+    assert meta.patched(MessageRecord(6, "2", Message("user", "hi"))) == msgspec.structs.replace(
+        meta, message_count=7, updated_at="2"
+    )
+    assert meta.patched(MarkerRecord("a", "3", "x", "all of it", 5)) == msgspec.structs.replace(
+        meta, summary="all of it", updated_at="3"
+    )
+    assert meta.patched(EventRecord("done", "4")) == meta
+
+
+def test_a_meta_record_changes_what_it_says_and_nothing_else() -> None:
+    meta = Meta("crab", "user", "1", "t", "2", 3, "s")
+    assert meta.patched(MetaRecord()) == meta
+    assert meta.patched(MetaRecord(title="")) == msgspec.structs.replace(meta, title="")
+    assert meta.patched(MetaRecord(title="u", message_count=0)) == msgspec.structs.replace(
+        meta, title="u", message_count=0
+    )
+
+
+@given(st.builds(Meta, TEXT, TEXT, TEXT, TEXT, TEXT, COUNT, TEXT))
+def test_a_snapshot_says_all_but_the_summary(meta: Meta) -> None:
+    fresh = Meta("another", "one", "x", "x", "x", 1, summary=meta.summary)
+    assert fresh.patched(meta.snapshot()) == meta
+    assert meta.snapshot().summary is None
+
+
+@given(st.lists(RECORD, max_size=8), st.integers(0, 8))
+def test_records_laid_over_themselves_make_no_difference(records: list[Record], cut: int) -> None:
+    """What a listing relies on that does not know how much of a log it has seen."""
+    once = laid_over(Meta("crab", "user"), records)
+    assert laid_over(once, records[cut:]) == once
+
+
+def laid_over(meta: Meta, records: list[Record]) -> Meta:
+    for record in records:
+        meta = meta.patched(record)
+    return meta
+
+
+def test_replay_has_what_follows_the_last_marker() -> None:
+    stored = replay(every_kind(), Meta("crab", "tg:12345"), 123)
+    assert [record.id for record in stored.messages] == [3, 4]
+    assert stored.marker == folded(3)
+    assert stored.meta == Meta("crab", "tg:12345", AT, "Two files", AT, 5, "They talked.")
+    assert stored.size == 123
+
+
+def test_a_marker_says_how_many_messages_there_were_before_it() -> None:
+    assert replay([folded(7)], Meta("crab", "user")).meta.message_count == 7
+    assert replay([folded(7), said(7)], Meta("crab", "user")).meta.message_count == 8
+
+
+def test_archives_cover_all_that_was_folded_without_gaps() -> None:
+    found = archives([folded(3, "one"), folded(5, "two"), folded(9, "three")])
+    assert [(a.first_id, a.end_id, a.summary) for a in found] == [
+        (0, 3, "one"),
+        (3, 5, "two"),
+        (5, 9, "three"),
+    ]
+    assert found[0].name == "crab-tg-3"
+    assert archives([]) == []

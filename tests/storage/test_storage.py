@@ -1,0 +1,482 @@
+"""What every storage promises, shown for each of them by the same tests."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+)
+
+from crabtalk.model.messages import Message
+from crabtalk.storage import (
+    EventRecord,
+    FileStorage,
+    MarkerRecord,
+    MemoryStorage,
+    MessageRecord,
+    Meta,
+    MetaRecord,
+    Pair,
+    Record,
+    Storage,
+    StorageError,
+    Stored,
+    log_name,
+)
+from tests.storage.samples import AT, PAIR, every_kind, folded, log_of, opened, opening, said
+
+T = TypeVar("T")
+OTHER = Pair("crab", "user")
+
+
+@pytest.fixture(params=["files", "memory"])
+async def storage(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Storage]:
+    if request.param == "memory":
+        yield MemoryStorage()
+        return
+    async with opened(home) as files:
+        yield files
+
+
+async def loaded(storage: Storage, pair: Pair = PAIR) -> Stored:
+    stored = await storage.load(pair)
+    assert stored is not None
+    return stored
+
+
+async def test_what_was_appended_comes_back_in_order(storage: Storage) -> None:
+    await storage.append(PAIR, [opening()], create=True)
+    for number in range(10):
+        await storage.append(PAIR, [said(2 * number), said(2 * number + 1)])
+    stored = await loaded(storage)
+    assert stored.messages == tuple(map(said, range(20)))
+    assert stored.meta == Meta(*PAIR, created_at=AT, updated_at=AT, message_count=20)
+    assert stored.marker is None
+    assert await storage.read(PAIR) == stored
+
+
+async def test_every_kind_of_record_can_be_kept(storage: Storage) -> None:
+    await storage.append(PAIR, every_kind(), create=True)
+    stored = await loaded(storage)
+    assert [record.id for record in stored.messages] == [3, 4]
+    assert stored.marker == folded(3)
+    assert stored.meta == Meta(*PAIR, AT, "Two files", AT, 5, "They talked.")
+
+
+async def test_a_conversation_that_is_not_there_is_none(storage: Storage) -> None:
+    await storage.append(OTHER, [opening(OTHER)], create=True)
+    assert await storage.load(PAIR) is None
+    assert await storage.read(PAIR) is None
+    assert await storage.meta(PAIR) is None
+    assert await storage.page(PAIR, 0, 10) is None
+    assert await storage.archives(PAIR) is None
+    assert await storage.resolve(log_name(PAIR)) is None
+    assert not await storage.delete(PAIR)
+    with pytest.raises(StorageError, match="gone"):
+        await storage.append(PAIR, [said(0)])
+    assert await storage.load(PAIR) is None
+
+
+async def test_one_that_is_there_cannot_be_created_again(storage: Storage) -> None:
+    await storage.append(PAIR, [opening(title="first"), said(0)], create=True)
+    with pytest.raises(StorageError):
+        await storage.append(PAIR, [opening(title="second")], create=True)
+    stored = await loaded(storage)
+    assert stored.meta.title == "first"
+    assert stored.messages == (said(0),)
+
+
+async def test_of_many_that_create_it_at_once_one_does(storage: Storage) -> None:
+    results = await asyncio.gather(
+        *[storage.append(PAIR, [opening(title=str(n))], create=True) for n in range(20)],
+        return_exceptions=True,
+    )
+    done = [number for number, result in enumerate(results) if result is None]
+    assert len(done) == 1
+    assert all(result is None or isinstance(result, StorageError) for result in results)
+    assert (await loaded(storage)).meta.title == str(done[0])
+
+
+async def test_appends_to_many_at_once_keep_the_order_of_each(storage: Storage) -> None:
+    pairs = [Pair("crab", f"user {n}") for n in range(50)]
+    await asyncio.gather(*[storage.append(p, [opening(p)], create=True) for p in pairs])
+    await asyncio.gather(*[storage.append(p, [said(n)]) for n in range(4) for p in pairs])
+    for pair in pairs:
+        assert (await loaded(storage, pair)).messages == tuple(map(said, range(4)))
+
+
+async def test_half_a_surrogate_pair_does_not_fail_an_append(storage: Storage) -> None:
+    message = Message("assistant", "half \ud83e", reasoning="\udd80", opaque={"\ud83e": "\ud83e"})
+    half = msgspec.structs.replace(folded(1), summary="so \ud83e far")
+    await storage.append(PAIR, [opening(), MessageRecord(0, AT, message)], create=True)
+    await storage.append(PAIR, [MetaRecord(title="\ud83e"), half, said(1, "\udd80 x")])
+    stored = await loaded(storage)
+    assert stored.meta.message_count == 2
+    assert stored.messages[0].message.text.endswith(" x")
+    assert stored.marker is not None
+    assert stored.marker.summary.endswith(" far")
+    page = await storage.page(PAIR, 0, 10)
+    assert page is not None
+    assert page.messages[0].message.text.startswith("half ")
+    found = await storage.archives(PAIR)
+    assert found is not None
+    assert len(found) == 1
+
+
+async def test_a_patch_changes_what_it_says_and_nothing_else(storage: Storage) -> None:
+    await storage.append(PAIR, [opening(title="a"), said(0)], create=True)
+    await storage.append(PAIR, [MetaRecord(title="b")])
+    await storage.append(PAIR, [MetaRecord()])
+    expected = Meta(*PAIR, AT, "b", AT, 1)
+    assert (await loaded(storage)).meta == expected
+    assert await storage.meta(PAIR) == expected
+    assert await storage.conversations() == [(log_name(PAIR), expected)]
+    await storage.append(PAIR, [MetaRecord(title="c")])
+    [(_, meta)] = await storage.conversations()
+    assert meta.title == "c"
+
+
+async def test_only_what_follows_the_last_marker_is_loaded_and_pages_have_all(
+    storage: Storage,
+) -> None:
+    await storage.append(PAIR, [opening(), said(0), said(1), folded(2, "one")], create=True)
+    stored = await loaded(storage)
+    assert (stored.messages, stored.marker) == ((), folded(2, "one"))
+    assert stored.meta.message_count == 2
+    await storage.append(PAIR, [said(2), folded(3, "two"), EventRecord("done", AT), said(3)])
+    stored = await loaded(storage)
+    assert (stored.messages, stored.marker) == ((said(3),), folded(3, "two"))
+    assert stored.meta.summary == "two"
+    page = await storage.page(PAIR, 0, 10)
+    assert page is not None
+    assert page.messages == tuple(map(said, range(4)))
+    found = await storage.archives(PAIR)
+    assert found is not None
+    assert [(a.first_id, a.end_id, a.summary) for a in found] == [(0, 2, "one"), (2, 3, "two")]
+
+
+async def test_pages_have_every_message_exactly_once(storage: Storage) -> None:
+    await storage.append(PAIR, [opening()], create=True)
+    everything = [said(number, "x" * (number * 37 % 400)) for number in range(3000)]
+    for start in range(0, 3000, 500):
+        await storage.append(PAIR, everything[start : start + 500])
+        await storage.append(PAIR, [folded(start + 500), EventRecord("done", AT)])
+        await storage.append(PAIR, [(await loaded(storage)).meta.snapshot()])
+    found: list[MessageRecord] = []
+    offset: int | None = 0
+    while offset is not None:
+        page = await storage.page(PAIR, offset, 7)
+        assert page is not None
+        assert page.total == 3000
+        assert len(page.messages) == 7 or page.next_offset is None
+        found += page.messages
+        offset = page.next_offset
+    assert found == everything
+
+
+async def test_listings_have_those_that_match_exactly(storage: Storage) -> None:
+    pairs = [Pair(agent, sender) for agent in ("a", "A", "a b") for sender in ("x", "x:1", "x-1")]
+    for pair in pairs:
+        await storage.append(pair, [opening(pair, title=str(pair))], create=True)
+
+    async def listed(agent: str = "", sender: str = "") -> set[Pair]:
+        found = await storage.conversations(agent, sender)
+        for name, meta in found:
+            assert await storage.resolve(name) == meta.pair
+            assert meta.title == str(meta.pair)
+        assert len({name for name, _ in found}) == len(found)
+        return {meta.pair for _, meta in found}
+
+    assert await listed() == set(pairs)
+    assert await listed("a") == {pair for pair in pairs if pair.agent == "a"}
+    assert await listed(sender="x-1") == {pair for pair in pairs if pair.sender == "x-1"}
+    assert await listed("a b", "x:1") == {Pair("a b", "x:1")}
+    assert await listed("a-b") == set()
+
+
+async def test_pairs_that_look_alike_share_nothing(storage: Storage) -> None:
+    pairs = [
+        Pair("a", "b:c"),
+        Pair("a:b", "c"),
+        Pair("a", "b c"),
+        Pair("a", "B C"),
+        Pair("ab", "c"),
+        Pair("a", "--"),
+        Pair("a", "../../b"),
+        Pair("a", "蟹" * 300),
+    ]
+    for pair in pairs:
+        await storage.append(pair, [opening(pair), said(0, str(pair))], create=True)
+    for pair in pairs:
+        assert (await loaded(storage, pair)).messages == (said(0, str(pair)),)
+
+
+async def test_one_that_was_deleted_is_gone_and_can_begin_anew(storage: Storage) -> None:
+    for pair in (PAIR, OTHER):
+        await storage.append(pair, [opening(pair, title="old"), said(0)], create=True)
+    assert len(await storage.conversations()) == 2
+    assert await storage.delete(PAIR)
+    assert not await storage.delete(PAIR)
+    assert await storage.load(PAIR) is None
+    assert await storage.resolve(log_name(PAIR)) is None
+    assert [meta.pair for _, meta in await storage.conversations()] == [OTHER]
+    with pytest.raises(StorageError):
+        await storage.append(PAIR, [said(1)])
+    await storage.append(PAIR, [opening(title="new")], create=True)
+    stored = await loaded(storage)
+    assert (stored.messages, stored.meta.title) == ((), "new")
+    assert (await loaded(storage, OTHER)).messages == (said(0),)
+    assert {meta.title for _, meta in await storage.conversations()} == {"old", "new"}
+
+
+@pytest.mark.parametrize("handle", ["", "..", "../x", "/etc/passwd", "a\0", "x" * 5000, "蟹" * 80])
+async def test_any_text_may_be_asked_whose_it_is(storage: Storage, handle: str) -> None:
+    await storage.append(PAIR, [opening()], create=True)
+    assert await storage.resolve(handle) is None
+    assert await storage.resolve(log_name(PAIR)) == PAIR
+
+
+async def test_a_key_of_the_configuration_is_set_beside_the_others(storage: Storage) -> None:
+    assert await storage.config() == {}
+    await storage.configure("llm", "model", "m")
+    await storage.configure("llm", "stop", ["a", "b"])
+    await storage.configure("daemon", "port", 1)
+    config = await storage.config()
+    assert config == {"llm": {"model": "m", "stop": ["a", "b"]}, "daemon": {"port": 1}}
+    config["llm"]["model"] = "changed here only"
+    assert (await storage.config())["llm"]["model"] == "m"
+    await storage.configure("llm", "model", "n")
+    assert (await storage.config())["llm"]["model"] == "n"
+
+
+async def test_a_closed_storage_accepts_nothing(storage: Storage) -> None:
+    await storage.append(PAIR, [opening()], create=True)
+    await storage.close()
+    with pytest.raises(StorageError, match="storage is closed"):
+        await storage.append(PAIR, [said(0)])
+    await storage.close()
+
+
+# ── Any sequence of them ────────────────────────────────────────────────────────────────────────
+
+PAIRS = [Pair("a", "b:c"), Pair("a:b", "c"), Pair("a", "b c"), Pair("crab", "user")]
+ANY_PAIR = st.sampled_from(PAIRS)
+SHORT = st.text(max_size=20)
+
+
+class StorageMachine(RuleBasedStateMachine):
+    """A storage beside a plain list of what every conversation was given."""
+
+    storage: Storage
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.model: dict[Pair, list[Record]] = {}
+        self.clock = 0
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def teardown(self) -> None:
+        self.run(self.storage.close())
+        self.runner.close()
+
+    # What the model knows, computed the long way round.
+
+    def now(self) -> str:
+        self.clock += 1
+        return f"{self.clock:08}"
+
+    def messages(self, pair: Pair) -> list[MessageRecord]:
+        return [record for record in self.model[pair] if isinstance(record, MessageRecord)]
+
+    def markers(self, pair: Pair) -> list[MarkerRecord]:
+        return [record for record in self.model[pair] if isinstance(record, MarkerRecord)]
+
+    def meta(self, pair: Pair) -> Meta:
+        """Without the summary, which only a load has to have."""
+        known: dict[str, Any] = {}
+        for record in self.model[pair]:
+            match record:
+                case MessageRecord():
+                    known |= {"message_count": record.id + 1, "updated_at": record.at}
+                case MarkerRecord():
+                    known["updated_at"] = record.archived_at
+                case MetaRecord():
+                    fields = msgspec.structs.asdict(record).items()
+                    known |= {key: value for key, value in fields if value is not None}
+        return Meta(*pair, **{key: known[key] for key in known.keys() - {"agent", "created_by"}})
+
+    def append(self, pair: Pair, records: Sequence[Record]) -> None:
+        if pair in self.model:
+            self.run(self.storage.append(pair, records))
+            self.model[pair] += records
+            return
+        with pytest.raises(StorageError, match="gone"):
+            self.run(self.storage.append(pair, records))
+
+    # What is done to both.
+
+    @rule(pair=ANY_PAIR, title=SHORT)
+    def begin(self, pair: Pair, title: str) -> None:
+        records = [Meta(*pair, created_at=self.now(), title=title).snapshot()]
+        if pair in self.model:
+            with pytest.raises(StorageError):
+                self.run(self.storage.append(pair, records, create=True))
+            return
+        self.run(self.storage.append(pair, records, create=True))
+        self.model[pair] = [*records]
+
+    @rule(pair=ANY_PAIR, texts=st.lists(SHORT, max_size=4), size=st.sampled_from([0, 40_000]))
+    def say(self, pair: Pair, texts: list[str], size: int) -> None:
+        first = len(self.messages(pair)) if pair in self.model else 0
+        at = self.now()
+        self.append(
+            pair,
+            [
+                MessageRecord(number, at, Message("user", text + "x" * size))
+                for number, text in enumerate(texts, first)
+            ],
+        )
+
+    @rule(pair=ANY_PAIR, name=SHORT)
+    def note(self, pair: Pair, name: str) -> None:
+        self.append(pair, [EventRecord(name, self.now(), data={"name": name})])
+
+    @rule(pair=ANY_PAIR, title=st.none() | SHORT, updated=st.booleans())
+    def patch(self, pair: Pair, title: str | None, updated: bool) -> None:
+        self.append(pair, [MetaRecord(title=title, updated_at=self.now() if updated else None)])
+
+    @rule(pair=ANY_PAIR, summary=SHORT, snapshot=st.booleans())
+    def fold(self, pair: Pair, summary: str, snapshot: bool) -> None:
+        end = len(self.messages(pair)) if pair in self.model else 0
+        self.append(pair, [MarkerRecord(f"n-{end}", self.now(), "t", summary, end)])
+        if snapshot and pair in self.model:
+            self.append(pair, [self.meta(pair).snapshot()])
+
+    @rule(pair=ANY_PAIR)
+    def delete(self, pair: Pair) -> None:
+        assert self.run(self.storage.delete(pair)) == (pair in self.model)
+        self.model.pop(pair, None)
+
+    # What both must agree on.
+
+    @rule(pair=ANY_PAIR, mend=st.booleans())
+    def load(self, pair: Pair, mend: bool) -> None:
+        load = self.storage.load if mend else self.storage.read
+        stored = self.run(load(pair))
+        if pair not in self.model:
+            assert stored is None
+            return
+        assert stored is not None
+        marker = self.markers(pair)[-1] if self.markers(pair) else None
+        first = marker.end_id if marker is not None else 0
+        summary = marker.summary if marker is not None else ""
+        assert stored.marker == marker
+        assert list(stored.messages) == self.messages(pair)[first:]
+        assert stored.meta == msgspec.structs.replace(self.meta(pair), summary=summary)
+
+    @rule(pair=ANY_PAIR, offset=st.integers(-2, 30), limit=st.integers(0, 10))
+    def page(self, pair: Pair, offset: int, limit: int) -> None:
+        page = self.run(self.storage.page(pair, offset, limit))
+        if pair not in self.model:
+            assert page is None
+            return
+        assert page is not None
+        everything = self.messages(pair)
+        expected = everything[max(0, offset) :][:limit]
+        assert list(page.messages) == expected
+        assert page.total == len(everything)
+        following = expected[-1].id + 1 if expected else len(everything)
+        assert page.next_offset == (following if following < len(everything) else None)
+
+    @rule(pair=ANY_PAIR)
+    def archives(self, pair: Pair) -> None:
+        found = self.run(self.storage.archives(pair))
+        if pair not in self.model:
+            assert found is None
+            return
+        assert found is not None
+        ends = [marker.end_id for marker in self.markers(pair)]
+        assert [(a.first_id, a.end_id) for a in found] == list(zip([0, *ends], ends, strict=False))
+
+    @rule(agent=st.sampled_from(["", "a", "a:b", "x"]), sender=st.sampled_from(["", "c", "b c"]))
+    def list_those(self, agent: str, sender: str) -> None:
+        found = self.run(self.storage.conversations(agent, sender))
+        assert {name: msgspec.structs.replace(meta, summary="") for name, meta in found} == {
+            log_name(pair): self.meta(pair)
+            for pair in self.model
+            if agent in ("", pair.agent) and sender in ("", pair.sender)
+        }
+
+    @invariant()
+    def every_meta_is_known(self) -> None:
+        for pair in PAIRS:
+            meta = self.run(self.storage.meta(pair))
+            if pair in self.model:
+                assert meta is not None
+                assert msgspec.structs.replace(meta, summary="") == self.meta(pair)
+            else:
+                assert meta is None
+            handle = self.run(self.storage.resolve(log_name(pair)))
+            assert handle == (pair if pair in self.model else None)
+
+
+class MemoryMachine(StorageMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.storage = MemoryStorage()
+
+
+class FileMachine(StorageMachine):
+    """The same, and now and then the process ends, in the middle of a line or between two."""
+
+    half_lines: ClassVar = st.sampled_from(
+        [b"", b"{", b'{"kind":"mes', b'{"kind":"compact","archive_name":"n"', bytes(100)]
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.home = Path(self.directory.name)
+        self.storage = FileStorage(self.home, flush=False)
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.directory.cleanup()
+
+    @rule(half=half_lines)
+    def reopen(self, half: bytes) -> None:
+        self.run(self.storage.close())
+        for pair in self.model:
+            with log_of(self.home, pair).open("ab") as log:
+                log.write(half)
+        self.storage = FileStorage(self.home, flush=False)
+        for pair in self.model:
+            self.load(pair, mend=True)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def damage(self, data: st.DataObject) -> None:
+        """A line nobody can read changes nothing of what the others say."""
+        pair = data.draw(st.sampled_from(sorted(self.model)))
+        with log_of(self.home, pair).open("ab") as log:
+            log.write(data.draw(st.sampled_from([b"\0\n", b'{"kind":"compact"}\n', b"\n"])))
+
+
+settings_of_machines = settings(max_examples=40, stateful_step_count=25)
+TestMemoryStorage = MemoryMachine.TestCase
+TestMemoryStorage.settings = settings_of_machines
+TestFileStorage = FileMachine.TestCase
+TestFileStorage.settings = settings_of_machines
