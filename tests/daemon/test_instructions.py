@@ -44,6 +44,7 @@ def rewrite_unseen(path: Path, text: str) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+@pytest.mark.req("instructions.layers")
 async def test_the_homes_come_first_then_the_outermost_and_the_innermost_last(
     instructions: Instructions, home: Path, project: Path
 ) -> None:
@@ -62,6 +63,7 @@ async def test_without_any_file_there_are_none(instructions: Instructions, proje
     assert await instructions.find(project) == ""
 
 
+@pytest.mark.req("instructions.layers")
 async def test_agents_md_is_read_where_a_directory_has_no_crab_md(
     instructions: Instructions, project: Path
 ) -> None:
@@ -155,6 +157,7 @@ async def test_a_path_that_cannot_be_is_no_error(
     assert await instructions.find(project / name) == "Of the project."
 
 
+@pytest.mark.req("instructions.bounded")
 async def test_a_file_is_read_again_only_when_it_changed(
     instructions: Instructions, project: Path
 ) -> None:
@@ -302,6 +305,7 @@ async def test_a_file_that_may_not_be_read_is_read_as_soon_as_it_may(
 WORDS = st.text(max_size=300).map(lambda text: text.lstrip("\ufeff").strip())
 
 
+@pytest.mark.req("instructions.bounded")
 @settings(max_examples=60)
 @given(
     texts=st.lists(st.none() | WORDS, min_size=1, max_size=5),

@@ -81,6 +81,7 @@ def test_a_line_of_json_is_one_object() -> None:
     assert (odd["message"], odd["rate"], odd["path"], odd["message_"]) == ("odd", 0.5, "/a b", 3)
 
 
+@pytest.mark.req("logs.one_line")
 @pytest.mark.parametrize("form", FORMS)
 @given(text=st.text(st.characters()), name=st.text(st.characters()))
 def test_whatever_is_logged_is_one_line(form: Form, text: str, name: str) -> None:
@@ -166,6 +167,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.req("logs.one_line")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_looks_like_a_secret_is_masked(shape: str) -> None:
     secret = SECRET.replace("/", "-") if "://" in shape or "sk-" in shape else SECRET
@@ -206,6 +208,7 @@ def test_the_rest_of_a_masked_text_stays() -> None:
 KNOWN = st.text(min_size=5).filter(lambda text: "*" not in text).map("§{}".format)
 
 
+@pytest.mark.req("logs.one_line")
 @pytest.mark.parametrize("form", FORMS)
 @given(secrets=st.lists(KNOWN, min_size=1), around=st.text())
 def test_a_secret_that_is_known_is_in_no_line(form: Form, secrets: list[str], around: str) -> None:
@@ -272,6 +275,7 @@ def next_line(reading: int) -> str:
     return line.decode()
 
 
+@pytest.mark.req("logs.never_block")
 def test_a_stalled_stderr_blocks_neither_who_logs_nor_the_file(home: Path) -> None:
     home.mkdir()
     with pipe() as (reading, stderr):
@@ -297,6 +301,7 @@ class SignalError(Exception):
         return ""
 
 
+@pytest.mark.req("logs.never_block")
 def test_a_reader_that_comes_back_is_told_how_many_lines_it_missed() -> None:
     signal = SignalError()
     with pipe() as (reading, stderr):

@@ -114,7 +114,7 @@ async def test_it_writes_nothing_outside_its_home(
     monkeypatch.chdir(elsewhere["cwd"])
     async with daemon(home, *ANY_PORT) as running:
         async with connect(home=home) as client:
-            await client.ping()
+            await client.list_agents()  # answered when they are there
         await running.stop()
     assert sorted(tmp_path.rglob("*")) == sorted(
         [

@@ -31,10 +31,12 @@ from crabtalk.runtime.compaction import (
 from crabtalk.storage import (
     Archive,
     MarkerRecord,
+    MemoryStorage,
     MessageRecord,
     Pair,
     Storage,
     StorageError,
+    Stored,
     log_name,
 )
 from tests.runtime.provider import PATIENCE, Gate, ScriptedProvider, calls, says
@@ -43,11 +45,13 @@ from tests.runtime.world import (
     NOW,
     PAIR,
     Tools,
+    UnhurriedStorage,
     WatchedStorage,
     World,
     assistant,
     ended,
     kept,
+    moments,
     user,
 )
 
@@ -334,8 +338,32 @@ async def test_a_kill_that_comes_too_late_does_not_say_that_nothing_changed(
     assert model.seen == (user(SUMMARY), user("And now?"))
 
 
+async def test_a_kill_at_any_moment_leaves_all_of_it_or_nothing(world: World) -> None:
+    moment = 0
+    was_killed = True
+    while was_killed:
+        storage = UnhurriedStorage()
+        env = Keeping(lambda: moments(2))
+        model = ScriptedProvider("Hello.", SUMMARY, respond=lambda request: "Calm.")
+        runtime = world.runtime(model, storage, env=env)
+        await ended(runtime.start("crab", "The sea?"))
+        folding = asyncio.ensure_future(compacted(runtime))
+        await moments(moment)
+        was_killed = await runtime.kill("crab")
+        await asyncio.wait([folding])
+        happened = folding.exception() is None
+        assert await storage.archives(PAIR) == ([ARCHIVE] if happened else []), moment
+        assert len(env.archives) == int(happened), moment
+        await ended(runtime.start("crab", "And now?"))
+        before = [user(SUMMARY)] if happened else [user("The sea?"), assistant("Hello.")]
+        assert list(model.seen) == [*before, user("And now?")], moment
+        moment += 1
+        was_killed = was_killed or moment < 5  # not even begun
+    assert moment > 10
+
+
 async def test_closing_the_runtime_stops_it(storage: Storage, world: World) -> None:
-    model = ScriptedProvider("Hello.")
+    model = ScriptedProvider("Hello.", [Gate()])
     runtime = world.runtime(model, storage)
     await ended(runtime.start("crab", "The sea?"))
     folding = asyncio.ensure_future(compacted(runtime))
@@ -345,6 +373,34 @@ async def test_closing_the_runtime_stops_it(storage: Storage, world: World) -> N
     with pytest.raises(CompactionError, match="killed"):
         await folding
     assert await kept(storage) == [user("The sea?"), assistant("Hello.")]
+
+
+async def test_a_kill_while_the_log_is_read_waits_for_that(world: World) -> None:
+    """Reading mends what a crash left, which must not happen while the next turn appends."""
+    gate = Gate()
+
+    class Slow(MemoryStorage):
+        reading = 0
+        at_once = 0
+
+        async def load(self, pair: Pair) -> Stored | None:
+            self.reading += 1
+            self.at_once = max(self.at_once, self.reading)
+            await gate.passed()
+            self.reading -= 1  # and not before: nothing stops a thread that reads
+            return await super().load(pair)
+
+    storage = Slow()
+    runtime = world.runtime(ScriptedProvider("Hello."), storage)
+    folding = asyncio.ensure_future(compacted(runtime))
+    await gate.reached()
+    assert await runtime.kill("crab")
+    run = runtime.start("crab", "Hi")
+    gate.open()
+    with pytest.raises(CompactionError, match="killed"):
+        await folding
+    assert (await ended(run)).text == "Hello."
+    assert storage.at_once == 1
 
 
 async def test_what_was_compacted_already_is_not_compacted_again(

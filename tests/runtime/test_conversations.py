@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from crabtalk.runtime import (
     BusyError,
     Clock,
     Done,
+    Env,
     Limits,
     Run,
     Runtime,
@@ -27,11 +29,14 @@ from crabtalk.runtime.conversation import INTERRUPTED, completed, weight
 from crabtalk.storage import (
     Agent,
     AgentError,
+    Archive,
     FileStorage,
     MemoryStorage,
     MessageRecord,
     Meta,
+    MetaRecord,
     Pair,
+    Record,
     Storage,
 )
 from tests.runtime.provider import PATIENCE, Gate, ScriptedProvider, calls, refusal, says
@@ -59,6 +64,11 @@ def echo(request: Request) -> str:
 async def delete(runtime: Runtime, sender: str = "") -> None:
     async with asyncio.timeout(PATIENCE):
         await runtime.delete("crab", sender)
+
+
+async def retitle(runtime: Runtime, title: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await runtime.set_title("crab", title)
 
 
 # ── The line ────────────────────────────────────────────────────────────────────────────────────
@@ -393,6 +403,93 @@ async def test_whoever_leaves_while_a_conversation_is_being_deleted_leaves_it_in
     gate.open()
     assert (await ended(run)).text == "Two."
     assert await kept(storage) == [user("Second"), assistant("Two.")]
+
+
+# ── Titles ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def title_of(storage: Storage) -> str:
+    meta = await storage.meta(PAIR)
+    return meta.title if meta is not None else ""
+
+
+async def test_a_title_is_set_in_one_line_of_bounded_length_and_survives_a_restart(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(ScriptedProvider("One.", "Two."), storage)
+    await ended(runtime.start("crab", "First"))
+    await retitle(runtime, "  The\n sea\t")
+    await ended(runtime.start("crab", "Second"))
+    assert await title_of(storage) == "The sea"
+    again = world.runtime(ScriptedProvider("Three."), storage)
+    await retitle(again, "x" * 1000)
+    await ended(again.start("crab", "Third"))
+    assert await title_of(storage) == "x" * 200
+
+
+async def test_a_tool_of_the_run_in_flight_can_set_the_title(
+    storage: Storage, world: World
+) -> None:
+    async def set_title(call: ToolDispatch) -> str:
+        await retitle(runtime, call.arguments)
+        return "set"
+
+    model = ScriptedProvider(calls(ToolCall("c1", "set_title", "The sea")), "Done.")
+    runtime = world.runtime(model, storage, hook=Tools(set_title=set_title))
+    assert (await ended(runtime.start("crab", "Name it!"))).text == "Done."
+    assert await title_of(storage) == "The sea"
+
+
+async def test_there_must_be_a_conversation_to_give_a_title(storage: Storage, world: World) -> None:
+    runtime = world.runtime(ScriptedProvider("Hello."), storage)
+    with pytest.raises(UnknownConversationError):
+        await retitle(runtime, "The sea")
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+
+
+async def test_a_title_that_is_being_kept_while_a_run_keeps_its_words_stays(world: World) -> None:
+    asked, stored = Gate(), Gate()
+
+    class Slow(MemoryStorage):
+        async def append(
+            self, pair: Pair, records: Sequence[Record], *, create: bool = False
+        ) -> None:
+            await super().append(pair, records, create=create)
+            if records == [MetaRecord(title="The sea")]:
+                await stored.passed()
+
+    storage = Slow()
+    runtime = world.runtime(ScriptedProvider([asked, *says("One.")], respond=echo), storage)
+    run = runtime.start("crab", "First")
+    await asked.reached()
+    titling = asyncio.ensure_future(retitle(runtime, "The sea"))
+    await stored.reached()
+    asked.open()
+    await ended(runtime.start("crab", "Hi", sender="other"))  # by then the first would be done too
+    stored.open()
+    await titling
+    assert (await ended(run)).text == "One."
+    assert await title_of(storage) == "The sea"
+
+
+async def test_a_title_that_is_set_while_a_history_is_folded_stays(
+    storage: Storage, world: World
+) -> None:
+    archiving = Gate()
+
+    class Slow(Env):
+        async def archive(self, pair: Pair, archive: Archive) -> None:
+            await archiving.passed()
+
+    runtime = world.runtime(ScriptedProvider("One.", "All of it."), storage, env=Slow())
+    await ended(runtime.start("crab", "First"))
+    folding = asyncio.ensure_future(runtime.compact("crab"))
+    await archiving.reached()
+    await retitle(runtime, "The sea")
+    archiving.open()
+    async with asyncio.timeout(PATIENCE):
+        await folding
+    assert await title_of(storage) == "The sea"
 
 
 # ── The provider ────────────────────────────────────────────────────────────────────────────────

@@ -28,6 +28,7 @@ async def example() -> str:
     return said
 
 
+@pytest.mark.req("runtime.embedded")
 async def test_a_runtime_is_storage_a_provider_and_an_agent() -> None:
     async with asyncio.timeout(PATIENCE):
         assert await example() == "Hello."
@@ -54,6 +55,7 @@ def test_importing_it_loads_no_room_above_it_or_beside_it(loaded: set[str], room
     assert f"crabtalk.{room}" not in loaded
 
 
+@pytest.mark.req("runtime.embedded")
 @pytest.mark.parametrize("module", ["google.protobuf", "crabtalk.protocol", "crabtalk.transport"])
 def test_importing_it_loads_no_protocol(loaded: set[str], module: str) -> None:
     assert module not in loaded

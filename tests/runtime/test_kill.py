@@ -23,15 +23,17 @@ from crabtalk.runtime import (
 )
 from crabtalk.runtime.conversation import INTERRUPTED
 from crabtalk.storage import Storage
-from tests.runtime.provider import PATIENCE, Gate, ScriptedProvider, Step, calls, says
+from tests.runtime.provider import PATIENCE, Gate, ScriptedProvider, Step, calls, refusal, says
 from tests.runtime.world import (
     PAIR,
     Tools,
+    UnhurriedStorage,
     WatchedStorage,
     World,
     assistant,
     ended,
     kept,
+    moments,
     told,
     user,
 )
@@ -140,6 +142,35 @@ async def test_a_kill_cancels_tools_and_keeps_the_results_that_were_there(
         Message("tool", INTERRUPTED, call_id="c1", name="look", is_error=True),
         Message("tool", "wet", call_id="c2", name="swim"),
     ]
+    assert await kept(storage) == history
+    assert (await ended(runtime.start("crab", "And?"))).text == "Hello."
+    assert list(model.seen) == [*history, user("And?")]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_kill_while_the_calls_are_being_kept_makes_none_of_them(
+    world: World, fails: bool
+) -> None:
+    storage = WatchedStorage()
+    gate = storage.gates[1] = Gate()
+    storage.failing |= {1} if fails else set()
+
+    async def look(call: ToolDispatch) -> str:
+        raise AssertionError("it was killed before")
+
+    model = ScriptedProvider(calls(LOOK), "Hello.")
+    runtime = world.runtime(model, storage, hook=Tools(look=look))
+    run = runtime.start("crab", "Look!")
+    await gate.reached()
+    await runtime.kill("crab")
+    gate.open()
+    assert (await ended(run)).reason is StopReason.CANCELLED
+    history = [user("Look!")]
+    if not fails:
+        history += [
+            Message("assistant", tool_calls=(LOOK,)),
+            Message("tool", INTERRUPTED, call_id="c1", name="look", is_error=True),
+        ]
     assert await kept(storage) == history
     assert (await ended(runtime.start("crab", "And?"))).text == "Hello."
     assert list(model.seen) == [*history, user("And?")]
@@ -338,6 +369,44 @@ async def test_a_kill_as_the_answer_is_being_kept_keeps_it(world: World) -> None
     done = await ended(run)
     assert (done.reason, done.text) == (StopReason.CANCELLED, "Hello.")
     assert await kept(storage) == [user("Hi"), assistant("Hello.")]
+
+
+async def killed_at(moment: int, world: World) -> StopReason:
+    """A turn with tools that steer it, killed then; the rest must be in order whenever that is."""
+    steered: list[str] = []
+
+    async def look(call: ToolDispatch) -> str:
+        runtime.steer("crab", "Also listen.")
+        steered.append("Also listen.")
+        await moments(2)
+        return "waves"
+
+    storage = UnhurriedStorage()
+    hook = Tools(look=look, swim=look)
+    runtime = world.runtime(ScriptedProvider(calls(LOOK, SWIM), "Waves."), storage, hook=hook)
+    run = runtime.start("crab", "Look!")
+    await moments(moment)
+    run.kill()
+    done = await ended(run)
+    conversation = runtime.conversations.find(PAIR)
+    assert conversation is not None
+    assert conversation.history == (history := await kept(storage))
+    assert conversation.meta.message_count == len(history)
+    assert refusal(history) is None
+    assert [m.text for m in history if m.role == "user"] == ["Look!", *steered]
+    runtime.use(ScriptedProvider("Hello."))
+    assert (await ended(runtime.start("crab", "And?"))).text == "Hello."
+    return done.reason
+
+
+async def test_a_kill_at_any_moment_leaves_a_whole_history_and_loses_or_doubles_nothing(
+    world: World,
+) -> None:
+    moment = 0
+    while (reason := await killed_at(moment, world)) is StopReason.CANCELLED:
+        moment += 1
+    assert reason is StopReason.COMPLETED
+    assert moment > 20
 
 
 async def test_a_kill_of_a_guest_leaves_what_the_user_said(storage: Storage, world: World) -> None:

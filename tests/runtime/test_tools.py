@@ -220,6 +220,7 @@ def test_a_cut_keeps_whole_characters_of_both_ends_and_says_what_is_missing(
 
 def test_half_a_surrogate_pair_is_no_obstacle() -> None:
     assert cut("\ud800" * 10, 4) == "??\n… 6 of 10 bytes left out …\n??"
+    assert cut("a\ud800b", 4) == "a?b"
 
 
 async def test_the_model_is_offered_what_its_agent_may_call_in_a_stable_order(

@@ -1,6 +1,7 @@
 """The agent loop: what is told and in which order, what is kept and when, how a turn ends."""
 
 import asyncio
+import logging
 
 import msgspec
 import pytest
@@ -380,6 +381,39 @@ async def test_the_log_says_what_the_run_did(world: World) -> None:
         "stop_reason": "completed",
         "usage": {"prompt": 1, "completion": 2, "total": 3},
     }
+
+
+async def test_each_run_is_one_line_in_the_log_without_what_was_said(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "crabtalk.runtime")
+    model = ScriptedProvider(says("My secret.", usage=Usage(1, 2, 3)), [BUSY])
+    runtime = world.runtime(model)
+    await ended(runtime.start("crab", "Your secret?", sender="tg:7"))
+    await ended(runtime.start("crab", "Owl's secret?", guest="owl"))
+    first, second = [record for record in caplog.records if record.message == "run done"]
+    assert first.levelno == logging.INFO
+    assert vars(first)["fields"] == {
+        "run": "run-1",
+        "agent": "crab",
+        "sender": "tg:7",
+        "reason": "completed",
+        "steps": 1,
+        "model": "m",
+        "tokens": 3,
+    }
+    assert second.levelno == logging.WARNING
+    assert vars(second)["fields"] == {
+        "run": "run-2",
+        "agent": "crab",
+        "sender": "user",
+        "reason": "error",
+        "steps": 0,
+        "guest": "owl",
+        "model": "wise",
+        "error": "scripted: come back later (HTTP 529)",
+    }
+    assert "secret" not in str([vars(record) for record in caplog.records])
 
 
 async def test_reasoning_is_kept_with_the_answer(storage: Storage, world: World) -> None:

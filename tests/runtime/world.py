@@ -16,6 +16,7 @@ from crabtalk.storage import (
     Record,
     Storage,
     StorageError,
+    Stored,
 )
 from tests.runtime.provider import PATIENCE, Gate
 
@@ -86,6 +87,27 @@ class WatchedStorage(MemoryStorage):
         if said:
             self.journal.append(f"{', '.join(said)} kept")
         self.traces += [record for record in records if isinstance(record, EventRecord)]
+
+
+class UnhurriedStorage(MemoryStorage):
+    """Gives others a moment before and after whatever it does."""
+
+    async def load(self, pair: Pair) -> Stored | None:
+        await moments(1)
+        stored = await super().load(pair)
+        await moments(1)
+        return stored
+
+    async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
+        await moments(1)
+        await super().append(pair, records, create=create)
+        await moments(1)
+
+
+async def moments(number: int) -> None:
+    """Everybody else who is ready has their turn, that many times."""
+    for _ in range(number):
+        await asyncio.sleep(0)
 
 
 class World:

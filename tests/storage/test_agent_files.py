@@ -175,6 +175,7 @@ def test_a_save_that_changes_nothing_changes_no_byte(files: AgentFiles, write: W
     assert path.read_bytes() == before
 
 
+@pytest.mark.req("storage.agents")
 def test_a_save_changes_only_the_lines_it_must(files: AgentFiles, write: Write) -> None:
     path = write("crab", CRAB)
     assert changed(files, path, model="big", max_iterations=20, thinking=True) == [
@@ -400,6 +401,7 @@ def test_a_file_that_is_no_agent_yet_can_be_saved_over(
     assert files.load("crab") == agent
 
 
+@pytest.mark.req("storage.agents.broken")
 @pytest.mark.parametrize("content", ["prompt = ", b"prompt = '\xff'", "a = 1\na = 2", "a = 1\r"])
 def test_what_is_not_toml_is_never_overwritten(
     files: AgentFiles, write: Write, content: str | bytes
@@ -421,6 +423,7 @@ def test_an_agent_that_could_not_be_read_again_is_not_written(files: AgentFiles)
     assert files.load("crab") == Agent("crab", "p")
 
 
+@pytest.mark.req("storage.agents.broken")
 def test_a_broken_file_hides_no_other(files: AgentFiles, write: Write, tmp_path: Path) -> None:
     files.save(Agent("fine", "p"))
     write("torn", "prompt = ")
@@ -697,6 +700,7 @@ def test_any_agent_can_be_saved_over_any_other(first: Agent, second: Agent) -> N
         assert exact(files.load("crab")) == exact(second)
 
 
+@pytest.mark.req("storage.agents")
 @given(revisions(), st.sampled_from(["\n", "\r\n"]))
 def test_whatever_way_a_person_writes_what_need_not_change_stays(
     revision: tuple[Person, Agent, Agent], eol: str

@@ -6,6 +6,8 @@ import stat
 import subprocess
 import sys
 import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crabtalk.storage import (
-    MetaRecord,
-    Pair,
-    StorageError,
-    log_name,
-)
+from crabtalk.storage import FileStorage, Meta, MetaRecord, Pair, StorageError, log_name
 from crabtalk.storage.records import encode, encode_line
 from tests.storage.samples import AT, PAIR, folded, log_of, opened, opening, said
 
@@ -82,6 +79,7 @@ async def test_what_was_given_before_it_was_closed_is_kept(home: Path) -> None:
 # ── Names ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.req("storage.names")
 async def test_a_name_that_another_pair_has_is_left_to_it(home: Path) -> None:
     """Two pairs with one hash, as good as never: here somebody renamed a log."""
     log_of(home).parent.mkdir(parents=True)
@@ -114,6 +112,17 @@ async def test_a_name_that_another_pair_has_is_left_to_it(home: Path) -> None:
     assert log_of(home).exists()
 
 
+async def test_a_name_that_becomes_free_is_used_again(home: Path) -> None:
+    async with opened(home) as storage:
+        log_of(home).parent.mkdir()
+        log_of(home).write_bytes(encode([opening(OTHER)]))
+        assert await storage.load(PAIR) is None
+        log_of(home).unlink()
+        assert await storage.load(PAIR) is None
+        await storage.append(PAIR, [opening(), said(0)], create=True)
+    assert log_of(home).read_bytes() == encode([opening(), said(0)])
+
+
 @pytest.mark.parametrize(
     "handle",
     [
@@ -138,6 +147,7 @@ async def test_a_handle_that_could_be_a_path_is_nobodys(home: Path, handle: str)
         assert await storage.resolve(handle) is None
 
 
+@pytest.mark.req("storage.delete")
 async def test_deleting_removes_the_log_and_what_was_set_aside_of_it(home: Path) -> None:
     async with opened(home) as storage:
         await storage.append(PAIR, [opening(), said(0)], create=True)
@@ -166,32 +176,43 @@ async def test_a_listing_sees_logs_that_came_and_went_without_it(home: Path) -> 
         assert [meta.pair for _, meta in await storage.conversations()] == [OTHER]
 
 
+@asynccontextmanager
+async def listing_held(storage: FileStorage, home: Path) -> AsyncIterator[asyncio.Future[Any]]:
+    """A listing that is not done before we are: one of the logs is a pipe nobody writes to."""
+    pipe = home / "sessions" / "pipe.jsonl"
+    os.mkfifo(pipe)
+    listing = asyncio.ensure_future(storage.conversations())
+    await asyncio.sleep(0)
+    try:
+        yield listing
+        assert not listing.done()
+    finally:
+        os.close(await asyncio.to_thread(os.open, pipe, os.O_WRONLY))
+        pipe.unlink()
+
+
 async def test_what_is_appended_while_a_listing_is_made_is_in_it(home: Path) -> None:
-    """The thread that reads the logs is held by a pipe among them until somebody writes to it."""
     new = Pair("crab", "new")
     async with opened(home) as storage:
         for pair in (PAIR, OTHER):
             await storage.append(pair, [opening(pair, title="old"), said(0)], create=True)
+
+    def shown(listing: list[tuple[str, Meta]]) -> dict[Pair, tuple[str, int, str]]:
+        return {meta.pair: (meta.title, meta.message_count, meta.created_at) for _, meta in listing}
+
     async with opened(home) as storage:
-        for _ in range(2):
-            pipe = home / "sessions" / "pipe.jsonl"
-            os.mkfifo(pipe)
-            listing = asyncio.ensure_future(storage.conversations())
-            await asyncio.sleep(0)
+        async with listing_held(storage, home) as listing:
             await storage.append(PAIR, [said(1), MetaRecord(title="new")])
-            if await storage.load(new) is None:
-                await storage.append(new, [opening(new, title="first")], create=True)
+            await storage.append(new, [opening(new, title="first")], create=True)
             await storage.append(new, [said(0)])
-            assert not listing.done()
-            os.close(await asyncio.to_thread(os.open, pipe, os.O_WRONLY))
-            pipe.unlink()
-            await listing
+        expected = {PAIR: ("new", 2, AT), OTHER: ("old", 1, AT), new: ("first", 1, AT)}
+        assert shown(await listing) == expected
+        async with listing_held(storage, home) as listing:
             await storage.append(new, [said(1)])
-            found = {meta.pair: meta for _, meta in await storage.conversations()}
-            assert {
-                pair: (meta.title, meta.message_count, meta.created_at)
-                for pair, meta in found.items()
-            } == {PAIR: ("new", 2, AT), OTHER: ("old", 1, AT), new: ("first", 2, AT)}
+            await storage.append(OTHER, [MetaRecord(title="newer")])
+        expected |= {OTHER: ("newer", 1, AT), new: ("first", 2, AT)}
+        assert shown(await listing) == expected
+        assert shown(await storage.conversations()) == expected
 
 
 async def test_what_is_no_log_is_not_listed_and_reported(
@@ -255,6 +276,7 @@ async def test_a_file_in_place_of_the_directory_is_a_storage_error(home: Path) -
             await storage.conversations()
 
 
+@pytest.mark.req("storage.errors")
 async def test_a_log_deleted_under_our_feet_is_a_storage_error(home: Path) -> None:
     async with opened(home) as storage:
         await storage.append(PAIR, [opening()], create=True)
@@ -372,6 +394,7 @@ def child(home: Path, code: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.req("storage.errors")
 def test_a_full_disk_keeps_what_was_there_and_goes_on_when_there_is_room(home: Path) -> None:
     child(home, FULL_DISK)
 
@@ -401,6 +424,7 @@ models = [
 """
 
 
+@pytest.mark.req("storage.config")
 async def test_configuring_changes_one_key_and_leaves_all_else_as_it_was(home: Path) -> None:
     home.mkdir()
     (home / "config.toml").write_text(CONFIG)

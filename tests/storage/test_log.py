@@ -58,6 +58,7 @@ def decoded(path: Path) -> list[Record]:
 # ── Torn ends ───────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.req("storage.jsonl")
 async def test_the_log_is_one_object_a_line_that_says_what_it_is(home: Path) -> None:
     path = await write(home, every_kind())
     assert path.read_bytes() == encode(every_kind())
@@ -98,6 +99,7 @@ def cuts(records: list[Record]) -> list[tuple[bytes, list[Record]]]:
     return found
 
 
+@pytest.mark.req("storage.torn_line")
 def test_a_log_cut_at_any_byte_has_what_is_whole_and_goes_on(home: Path) -> None:
     async def main() -> None:
         path = await write(home, every_kind())
@@ -108,6 +110,7 @@ def test_a_log_cut_at_any_byte_has_what_is_whole_and_goes_on(home: Path) -> None
     asyncio.run(main())
 
 
+@pytest.mark.req("storage.torn_line")
 def test_a_log_whose_end_became_zeros_has_what_is_whole_and_goes_on(home: Path) -> None:
     """What a power cut leaves of blocks that were allocated and never written."""
 
@@ -167,6 +170,7 @@ async def test_reading_leaves_half_a_line_alone_since_it_may_be_one_being_writte
     assert meta is not None
     assert meta.message_count == 1
     assert path.read_bytes() == data
+    assert list(path.parent.iterdir()) == [path]
 
 
 # ── Damage ──────────────────────────────────────────────────────────────────────────────────────
@@ -181,6 +185,7 @@ GARBAGE = [
 ]
 
 
+@pytest.mark.req("storage.damaged_line")
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
 async def test_an_unreadable_line_is_reported_copied_once_and_skipped(
     home: Path, caplog: pytest.LogCaptureFixture, garbage: bytes
@@ -278,6 +283,7 @@ async def test_a_log_that_does_not_say_whose_it_is_is_not_listed(
     assert caplog.messages == ["the log stray does not say whose it is; not listed"]
 
 
+@pytest.mark.req("storage.meta.unknown")
 async def test_a_key_of_the_meta_that_we_do_not_know_survives(home: Path) -> None:
     path = await write(home, [opening(title="t")])
     line = path.read_bytes().replace(b'{"kind":"meta"', b'{"kind":"meta","topic":"tides"')
@@ -325,6 +331,7 @@ async def test_patches_are_laid_over_each_other_in_order(home: Path) -> None:
         assert await storage.conversations() == [(NAME, stored.meta)]
 
 
+@pytest.mark.req("storage.meta")
 async def test_the_meta_is_found_however_far_the_last_snapshot_is_from_the_end(home: Path) -> None:
     async with opened(home) as storage:
         await storage.append(PAIR, [opening(title="t"), said(0)], create=True)
@@ -336,6 +343,7 @@ async def test_the_meta_is_found_however_far_the_last_snapshot_is_from_the_end(h
 # ── From the last marker ────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.req("storage.replay_from_marker")
 @pytest.mark.parametrize("since", [0, 100, 70_000, 1_200_000])
 @pytest.mark.parametrize("before", [0, 70_000, 1_200_000])
 async def test_a_load_reads_what_follows_the_last_marker_and_no_more(

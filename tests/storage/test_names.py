@@ -46,6 +46,7 @@ def test_a_name_can_be_read_and_stays_the_same() -> None:
     assert log_name(Pair("crab", "user"), 2) == "crab-user-a29b1b296a-2"
 
 
+@pytest.mark.req("storage.names")
 @given(ALIKE, ALIKE)
 @example(Pair("a", "b:c"), Pair("a:b", "c"))
 @example(Pair("a", "b"), Pair("ab", ""))

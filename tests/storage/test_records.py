@@ -73,6 +73,7 @@ def test_a_record_is_decoded_as_it_was_encoded(record: Record) -> None:
     assert decode(encode_line(record)) == record
 
 
+@pytest.mark.req("storage.jsonl")
 @given(RECORD)
 def test_a_record_is_one_line_that_begins_with_its_kind(record: Record) -> None:
     line = encode_line(record)
@@ -154,6 +155,7 @@ def test_a_line_that_is_no_record_is_a_value_error(line: bytes) -> None:
         decode(line)
 
 
+@pytest.mark.req("storage.meta")
 def test_a_message_and_a_marker_bring_the_meta_up_to_date() -> None:
     meta = Meta("crab", "user", created_at="1", title="t", updated_at="1")
     assert meta.patched(MessageRecord(6, "2", Message("user", "hi"))) == msgspec.structs.replace(

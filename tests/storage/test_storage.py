@@ -146,6 +146,7 @@ async def test_a_patch_changes_what_it_says_and_nothing_else(storage: Storage) -
     assert meta.title == "c"
 
 
+@pytest.mark.req("storage.replay_from_marker")
 async def test_only_what_follows_the_last_marker_is_loaded_and_pages_have_all(
     storage: Storage,
 ) -> None:
@@ -165,6 +166,7 @@ async def test_only_what_follows_the_last_marker_is_loaded_and_pages_have_all(
     assert [(a.first_id, a.end_id, a.summary) for a in found] == [(0, 2, "one"), (2, 3, "two")]
 
 
+@pytest.mark.req("storage.page")
 async def test_pages_have_every_message_exactly_once(storage: Storage) -> None:
     await storage.append(PAIR, [opening()], create=True)
     everything = [said(number, "x" * (number * 37 % 400)) for number in range(3000)]
@@ -221,6 +223,7 @@ async def test_pairs_that_look_alike_share_nothing(storage: Storage) -> None:
         assert (await loaded(storage, pair)).messages == (said(0, str(pair)),)
 
 
+@pytest.mark.req("storage.delete")
 async def test_one_that_was_deleted_is_gone_and_can_begin_anew(storage: Storage) -> None:
     for pair in (PAIR, OTHER):
         await storage.append(pair, [opening(pair, title="old"), said(0)], create=True)

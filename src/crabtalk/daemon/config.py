@@ -57,7 +57,11 @@ class Config:
 
 def load_config(path: Path, *, tcp: str | None = None) -> Config:
     """Reads `path`, if it exists; `tcp` from the command line wins over what it says."""
-    document = read(path)
+    return parse_config(read(path), path, tcp=tcp)
+
+
+def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None) -> Config:
+    """The same for a document that was read from `path` already."""
     daemon = section(document, "daemon", path)
     limits = section(document, "limits", path)
     storage = section(document, "storage", path)

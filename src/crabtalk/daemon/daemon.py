@@ -13,6 +13,7 @@ from crabtalk.model import Registry, SettingsError, open_registry, read_settings
 from crabtalk.runtime import Clock, Hook, Limits, Runtime
 from crabtalk.storage import Agent, Storage, StorageError
 
+from .config import parse_config
 from .env import DaemonEnv
 from .feed import Feed, FeedLimits
 from .instructions import Instructions
@@ -102,11 +103,14 @@ class Daemon:
     async def reload(self) -> None:
         """Reads configuration and agents anew. Runs in flight go on as they are.
 
-        Raises StorageError or SettingsError when the configuration cannot be used; then nothing
-        has changed.
+        Raises StorageError, ConfigError or SettingsError when the configuration cannot be used;
+        then nothing has changed.
         """
         async with self._changing:
             document = await self.storage.config()
+            # What only a start takes up must at least not prevent the next one. The address is
+            # left out: the command line may have given another.
+            parse_config(document, self.home / "config.toml", tcp="off")
             read_settings(document)
             await self._load_agents()
             self._trouble = ""

@@ -91,7 +91,7 @@ def as_line(event: wire.AgentEventMsg, saying: dict[str, list[str]]) -> str:
         said.clear()
     elif event.kind == wire.TOOL_RESULT:
         first = next(iter(event.tool_output.splitlines()), "")
-        content = f"{content} {'failed: ' if event.tool_is_error else ''}{first}"
+        content = f"{content} {'failed: ' if event.tool_is_error else ''}{first}".rstrip()
     elif event.kind == wire.DONE:
         saying.pop(event.run_id, None)
     clock = event.timestamp[11:19]

@@ -42,6 +42,7 @@ from crabtalk.storage import (
 )
 
 from .answers import agent_info, archive_list, conversation_info, conversation_message, history
+from .config import ConfigError
 from .daemon import CRAB, Daemon
 from .stream_events import stream_event, token_usage
 
@@ -66,7 +67,7 @@ class DaemonServer(Server):
         return wire.WelcomeMsg(protocol_version=PROTOCOL_VERSION, server_version=__version__)
 
     async def get_stats(self, request: wire.GetStats) -> wire.DaemonStats:
-        runtime = self._daemon.runtime
+        runtime = await self._daemon.ready()
         return wire.DaemonStats(
             uptime_secs=int(time.monotonic() - self._started),
             active_conversations=sum(c.exists for c in runtime.conversations),
@@ -342,7 +343,7 @@ def answered() -> Iterator[None]:
         raise BadRequestError(str(error)) from error
     except BusyError as error:
         raise UnavailableError(str(error)) from error
-    except (CompactionError, StorageError, SettingsError, ApiError) as error:
+    except (CompactionError, StorageError, ConfigError, SettingsError, ApiError) as error:
         raise InternalError(str(error)) from error
 
 
@@ -374,7 +375,7 @@ def pair_of(request: wire.ListMessagesMsg | wire.ListArchivesMsg) -> Pair:
 
 def no_conversation(request: wire.ListMessagesMsg | wire.ListArchivesMsg) -> NotFoundError:
     agent, sender = pair_of(request)
-    return NotFoundError(f"{agent} has had no conversation with {sender} yet")
+    return NotFoundError(f"{agent[:80]} has had no conversation with {sender[:80]} yet")
 
 
 def no_handle(handle: str) -> NotFoundError:

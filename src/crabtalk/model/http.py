@@ -50,7 +50,8 @@ class HttpClient:
     """
 
     def __init__(self) -> None:
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}  # by whether they go direct
+        # By whether they go direct, and whether they are secured.
+        self._sessions: dict[tuple[bool, bool], aiohttp.ClientSession] = {}
 
     async def close(self) -> None:
         while self._sessions:
@@ -72,7 +73,8 @@ class HttpClient:
         deadline = asyncio.get_running_loop().time() + timeouts.first
         try:
             async with asyncio.timeout_at(deadline):
-                response = await self.session(call.url).request(
+                session = await self.session(call.url)
+                response = await session.request(
                     call.method,
                     call.url,
                     data=call.body,
@@ -93,21 +95,27 @@ class HttpClient:
         async with self.open(call, timeouts) as reply:
             return reply.status, reply.headers, await reply.read(MAX_BODY)
 
-    def session(self, url: str) -> "aiohttp.ClientSession":
+    async def session(self, url: str) -> "aiohttp.ClientSession":
         """The session for a URL. What is on this machine is never reached through a proxy."""
         direct = is_loopback(url)
-        if direct not in self._sessions:
+        kind = direct, url.lower().startswith("https:")
+        if kind not in self._sessions:
             import aiohttp
 
-            self._sessions[direct] = aiohttp.ClientSession(
+            # Reading all certificates takes as long as a turn may, so only who needs them pays,
+            # and nobody waits. A proxy may need them too.
+            tls = await asyncio.to_thread(certificates) if kind != (True, False) else True
+            if kind in self._sessions:  # somebody else was faster
+                return self._sessions[kind]
+            self._sessions[kind] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=MAX_CONNECTIONS, keepalive_timeout=60, ssl=certificates()
+                    limit=MAX_CONNECTIONS, keepalive_timeout=60, ssl=tls
                 ),
                 trust_env=not direct,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=256 * 1024,
             )
-        return self._sessions[direct]
+        return self._sessions[kind]
 
 
 def is_loopback(url: str) -> bool:

@@ -17,7 +17,13 @@ from .errors import TRANSIENT, ApiError, ErrorKind
 from .http import HttpClient
 from .messages import Chunk, ModelInfo, Request, Response
 from .provider import Provider
-from .settings import ProviderSettings, SettingsError, read_settings, unusable
+from .settings import (
+    ProviderSettings,
+    SettingsError,
+    offered_twice,
+    read_settings,
+    unusable,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,11 +89,7 @@ class Registry:
             raise SettingsError(f"a provider called {settings.name!r} is there already")
         for model in settings.models:
             if model in self._routes:
-                other = self._routes[model].settings
-                raise SettingsError(
-                    f"model {model!r} is offered twice: by {other.name!r} ({other.source}) and by "
-                    f"{settings.name!r} ({settings.source}); leave it out of one"
-                )
+                raise offered_twice(model, self._routes[model].settings, settings)
         entry = Entry(settings, self._build(settings))
         self._entries[settings.name] = entry
         for model in settings.models:

@@ -98,7 +98,20 @@ def read_settings(document: Mapping[str, Any]) -> list[ProviderSettings]:
                 f"provider {settings.name!r} falls back to {settings.fallback!r}, "
                 "which is not there"
             )
+    offered: dict[str, ProviderSettings] = {}
+    for settings in found:
+        for model in settings.models:
+            other = offered.setdefault(model, settings)
+            if other is not settings:
+                raise offered_twice(model, other, settings)
     return found
+
+
+def offered_twice(model: str, one: "ProviderSettings", other: "ProviderSettings") -> SettingsError:
+    return SettingsError(
+        f"model {model!r} is offered twice: by {one.name!r} ({one.source}) and by "
+        f"{other.name!r} ({other.source}); leave it out of one"
+    )
 
 
 def read_entry(entry: Any, source: str) -> ProviderSettings:

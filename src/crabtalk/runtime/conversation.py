@@ -46,6 +46,9 @@ class Conversation:
         self.since = clock.seconds()
         self._storage = storage
         self._clock = clock
+        # What is appended says what the meta is by then, so appends go one after the other: a
+        # title may be set while a run keeps its words.
+        self._writing = asyncio.Lock()
         self.unload()
 
     def unload(self) -> None:
@@ -86,36 +89,38 @@ class Conversation:
         Cancelled meanwhile, it is carried out first. `snapshot` adds the meta as it is then, so
         that a listing finds it at the end of the log.
         """
-        at = self._clock.now()
-        meta = self.meta
-        if not self.exists and not meta.created_at:
-            meta = msgspec.structs.replace(meta, created_at=at)
-        records: list[Record] = [] if self.exists else [meta.snapshot()]
-        for number, message in enumerate(messages, meta.message_count):
-            records.append(MessageRecord(number, at, message))
-        records += events
-        for record in records:
-            meta = meta.patched(record)
-        if snapshot:
-            records.append(meta.snapshot())
+        await to_the_end(self._append(messages, events, snapshot))
 
-        def kept() -> None:
-            self.exists = True
+    async def _append(
+        self, messages: Sequence[Message], events: Sequence[EventRecord], snapshot: bool
+    ) -> None:
+        async with self._writing:
+            at = self._clock.now()
+            meta = self.meta
+            if not self.exists and not meta.created_at:
+                meta = msgspec.structs.replace(meta, created_at=at)
+            records: list[Record] = [] if self.exists else [meta.snapshot()]
+            for number, message in enumerate(messages, meta.message_count):
+                records.append(MessageRecord(number, at, message))
+            records += events
             for record in records:
-                self.meta = self.meta.patched(record)
+                meta = meta.patched(record)
+            if snapshot:
+                records.append(meta.snapshot())
+            await self._keep(records)
+            self.exists = True
+            self.meta = meta
             self.history += messages
             self.size += sum(map(weight, messages))
 
-        await to_the_end(self._keep(records, kept))
-
     async def retitle(self, title: str) -> None:
-        """Raises StorageError, and then has the title it had."""
-        record = MetaRecord(title=title)
+        """Raises StorageError. Cancelled meanwhile, it is carried out first."""
+        await to_the_end(self._retitle(MetaRecord(title=title)))
 
-        def kept() -> None:
+    async def _retitle(self, record: MetaRecord) -> None:
+        async with self._writing:
+            await self._keep([record])
             self.meta = self.meta.patched(record)
-
-        await to_the_end(self._keep([record], kept))
 
     async def fold(self, name: str, title: str, summary: str, archiving: Archiving) -> Archive:
         """Has the archive kept elsewhere, then appends a marker: the history is the summary now.
@@ -123,17 +128,15 @@ class Conversation:
         Not to be cancelled: an archive without its marker is one of nothing.
         """
         marker = MarkerRecord(name, self._clock.now(), title, summary, self.meta.message_count)
-        meta = self.meta.patched(marker)
         archive = self.archive_of(marker)
         await archiving(self.pair, archive)
-
-        def kept() -> None:
+        async with self._writing:
+            meta = self.meta.patched(marker)
+            await self._keep([marker, meta.snapshot()])
             self.meta = meta
             self.marker = marker
             self.history = replayed(marker, ())
             self.size = sum(map(weight, self.history))
-
-        await self._keep([marker, meta.snapshot()], kept)
         return archive
 
     def archive_of(self, marker: MarkerRecord) -> Archive:
@@ -146,13 +149,12 @@ class Conversation:
             end_id=marker.end_id,
         )
 
-    async def _keep(self, records: list[Record], kept: Callable[[], None]) -> None:
+    async def _keep(self, records: list[Record]) -> None:
         try:
             await self._storage.append(self.pair, records, create=not self.exists)
         except StorageError:
             self.unload()
             raise
-        kept()
 
 
 async def to_the_end(work: Awaitable[T]) -> T:

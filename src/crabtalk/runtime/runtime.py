@@ -119,7 +119,8 @@ class Runtime:
             return self._built[name]
         except KeyError:
             known = ", ".join(sorted(self._agents)) or "none yet"
-            raise UnknownAgentError(f"no agent is called {name!r}; there are: {known}") from None
+            sentence = f"no agent is called {name[:80]!r}; there are: {known[:400]}"
+            raise UnknownAgentError(sentence) from None
 
     # ── The provider ────────────────────────────────────────────────────────────────────────
 
@@ -298,7 +299,7 @@ class Runtime:
         run = conversation.run if conversation is not None else None
         if run is None or not run.accepts_steers:
             raise NothingInFlightError(
-                f"nothing runs in the conversation of {pair.agent} with {pair.sender}; "
+                f"nothing runs in the conversation of {pair.agent[:80]} with {pair.sender[:80]}; "
                 "say it as a message of its own"
             )
         if len(run.steers) >= self.limits.steers:
@@ -390,7 +391,7 @@ class Runtime:
         place = conversation.line.join(first=True)
         await conversation.line.reach(place)
         try:
-            await conversation.load()
+            await to_the_end(conversation.load())
             if not conversation.exists:
                 raise no_conversation(pair)
             await conversation.retitle(line)
@@ -437,7 +438,8 @@ class Runtime:
 
 
 def no_conversation(pair: Pair) -> UnknownConversationError:
-    return UnknownConversationError(f"{pair.agent} has had no conversation with {pair.sender} yet")
+    agent, sender = pair.agent[:80], pair.sender[:80]
+    return UnknownConversationError(f"{agent} has had no conversation with {sender} yet")
 
 
 def note(run: Run, done: Done) -> None:

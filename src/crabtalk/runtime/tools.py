@@ -127,7 +127,7 @@ def cut(text: str, limit: int) -> str:
     """At most `limit` bytes: the beginning and the end, and between them what is missing."""
     data = text.encode(errors="replace")
     if len(data) <= limit:
-        return text
+        return data.decode()  # without halves of characters, which nobody could pass on
     head = data[: limit // 2].decode(errors="ignore")
     tail = data[len(data) - limit // 2 :].decode(errors="ignore")
     missing = len(data) - len(head.encode()) - len(tail.encode())

@@ -4,6 +4,7 @@ A step is one call of the model and the tool calls that come of it. Each message
 the next step begins, and everything before the turn is over.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import aclosing, closing
@@ -207,8 +208,14 @@ class Turn:
         """The calls are kept before they are made, so that none is made that nobody knows of."""
         self._text = message.text or self._text
         started = self._trace("tool_start", calls=[[c.id, c.name] for c in message.tool_calls])
-        await self._keep([message], [started])
         calls = Calls(message.tool_calls, self._run, self._env, self._limits, self._clock)
+        try:
+            await self._keep([message], [started])
+        except asyncio.CancelledError:
+            # Killed meanwhile: unless storage failed, the calls are kept, and none of them is made.
+            if self._conversation.loaded:
+                await self._keep(calls.messages())
+            raise
         try:
             await calls.carry_out()
         finally:

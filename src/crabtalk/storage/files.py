@@ -46,10 +46,10 @@ class FileStorage:
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
     async def load(self, pair: Pair) -> Stored | None:
-        return await in_thread(self._load, pair, True)
+        return await if_there(self._load, pair, True)
 
     async def read(self, pair: Pair) -> Stored | None:
-        return await in_thread(self._load, pair, False)
+        return await if_there(self._load, pair, False)
 
     def _load(self, pair: Pair, mend: bool) -> Stored | None:
         path = self._find(pair)
@@ -80,14 +80,14 @@ class FileStorage:
             self._meanwhile.setdefault(name, []).extend(records)
 
     async def meta(self, pair: Pair) -> Meta | None:
-        return await in_thread(self._meta, pair)
+        return await if_there(self._meta, pair)
 
     def _meta(self, pair: Pair) -> Meta | None:
         path = self._find(pair)
         return logs.read_meta(path, pair) if path is not None else None
 
     async def page(self, pair: Pair, offset: int, limit: int) -> Page | None:
-        return await in_thread(self._page, pair, offset, limit)
+        return await if_there(self._page, pair, offset, limit)
 
     def _page(self, pair: Pair, offset: int, limit: int) -> Page | None:
         path = self._find(pair)
@@ -103,7 +103,7 @@ class FileStorage:
         return Page(tuple(messages), total, following if following < total else None)
 
     async def archives(self, pair: Pair) -> list[Archive] | None:
-        return await in_thread(self._archives, pair)
+        return await if_there(self._archives, pair)
 
     def _archives(self, pair: Pair) -> list[Archive] | None:
         path = self._find(pair)
@@ -158,14 +158,14 @@ class FileStorage:
     async def resolve(self, handle: str) -> Pair | None:
         if not is_handle(handle):
             return None
-        return await in_thread(self._resolve, handle)
+        return await if_there(self._resolve, handle)
 
     def _resolve(self, handle: str) -> Pair | None:
         path = self._sessions / f"{handle}.jsonl"
         return logs.owner(path) if path.is_file() else None
 
     async def delete(self, pair: Pair) -> bool:
-        name = await in_thread(self._delete, pair)
+        name = await if_there(self._delete, pair)
         self._moved.pop(pair, None)
         if name is not None and self._catalogue is not None:
             self._catalogue.pop(name, None)
@@ -258,6 +258,18 @@ class FileStorage:
 
     async def close(self) -> None:
         await self._scribe.close()
+
+
+async def if_there(function: Callable[..., T | None], *arguments: Any) -> T | None:
+    """What is deleted while it is being looked for is not there."""
+
+    def look() -> T | None:
+        try:
+            return function(*arguments)
+        except FileNotFoundError:
+            return None
+
+    return await in_thread(look)
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:

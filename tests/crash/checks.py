@@ -1,0 +1,335 @@
+"""What must hold after a crash, read from the files, from the wire, and from what the model saw.
+
+Nothing here uses the code that wrote them: the log is plain JSON, the history is put together anew.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from crabtalk.client import Client, ServerError
+from crabtalk.client.events import Event
+from crabtalk.protocol import wire
+from crabtalk.storage import Pair, log_name
+
+# Whatever is said begins with a line of its own, so that it can be found again: `#sender/7` is the
+# seventh turn, `#sender/7+1` what was said into it.
+TOKEN = re.compile(r"#([\w-]+/\d+(?:\+\d+)?)(?=\n|\Z)")
+INTERRUPTED = "interrupted"
+
+
+class Said(NamedTuple):
+    """A message, as far as all who know it agree on it."""
+
+    role: str
+    text: str
+    calls: tuple[tuple[str, str, str], ...] = ()  # id, name, arguments
+    call_id: str = ""
+    agent: str = ""
+
+    @property
+    def token(self) -> str:
+        found = TOKEN.match(self.text) if self.role == "user" else None
+        return found[1] if found else ""
+
+
+def result(role: str, text: str) -> str:
+    """How a call is said to be interrupted matters to nobody."""
+    return INTERRUPTED if role == "tool" and text.startswith(INTERRUPTED) else text
+
+
+# ── What a client saw ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Turn:
+    """A turn from the outside: what was asked for, and what came of it until the connection was
+    gone."""
+
+    said: str
+    guest: str = ""
+    place: int = 0  # in the order of asking; the same for those asked for at once
+    events: list[Event] = field(default_factory=list)
+    steers: list[str] = field(default_factory=list)  # acknowledged
+    answer: str | None = None  # of one that was sent rather than streamed
+    is_over: bool = False
+    error: str = ""
+
+    @property
+    def token(self) -> str:
+        return self.said.partition("\n")[0][1:]
+
+
+def seen(turn: Turn) -> tuple[list[Said], int, str]:
+    """Messages that were streamed whole, how many of them must be kept, and the words of the next.
+
+    All of a step is kept before anything of the next is streamed.
+    """
+    messages = [Said("user", turn.said)]
+    kept = 0
+    text = ""
+    calls: Iterable[wire.ToolCallInfo] = ()
+    results: dict[str, str] = {}
+    for event in turn.events:
+        match event:
+            case wire.StreamStart():
+                continue  # the turn is accepted, no more
+            case wire.StreamChunk():
+                text += event.content
+            case wire.ToolStartEvent() if not event.early:
+                calls = event.calls
+                results = {}
+                made = tuple((call.id, call.name, call.arguments) for call in calls)
+                messages.append(Said("assistant", text, made))
+                text = ""
+            case wire.ToolResultEvent():
+                results[event.call_id] = event.output
+            case wire.ToolsCompleteEvent():
+                kept = len(messages)
+                messages += [Said("tool", results[c.id], call_id=c.id) for c in calls]
+                continue
+            case wire.UserSteeredEvent():
+                if text:
+                    messages.append(Said("assistant", text, agent=turn.guest))
+                text = ""
+                messages.append(Said("user", event.content))
+            case wire.StreamEnd() if text and event.stop_reason == wire.STOP_REASON_COMPLETED:
+                messages.append(Said("assistant", text, agent=turn.guest))
+                text = ""
+        kept = len(messages)
+    return messages, kept, text
+
+
+def check_turn(turn: Turn, kept: Sequence[Said]) -> None:
+    """`kept` is what the log has of it, from what the user said on."""
+    whole, least, begun = seen(turn)
+    if turn.answer is not None:
+        assert kept[0].text == turn.said
+        assert (kept[-1].role, kept[-1].text, kept[-1].agent) == (
+            "assistant",
+            turn.answer,
+            turn.guest,
+        )
+    elif turn.is_over:
+        assert list(kept) == whole
+        assert set(turn.steers) <= {said.text for said in kept}
+    else:
+        assert len(kept) >= least
+        assert list(kept[: len(whole)]) == whole[: len(kept)]
+        if begun and len(kept) > len(whole):
+            following = kept[len(whole)]
+            assert following.role == "assistant"
+            assert following.text.startswith(begun)
+
+
+# ── What the log has ───────────────────────────────────────────────────────────────────────────
+
+
+class Marker(NamedTuple):
+    name: str
+    summary: str
+    end_id: int
+
+
+@dataclass
+class Log:
+    messages: list[Said] = field(default_factory=list)
+    markers: list[Marker] = field(default_factory=list)
+    data: bytes = b""  # of whole lines
+    torn: bytes = b""  # what follows them
+
+    def turns(self) -> list[list[Said]]:
+        """The messages, cut where a turn begins."""
+        found: list[list[Said]] = []
+        for message in self.messages:
+            if message.token and "+" not in message.token:
+                found.append([])
+            found[-1].append(message)
+        return found
+
+    @property
+    def ends_in_calls(self) -> bool:
+        """Whether they are the last thing in it, without a result."""
+        last = completed(self.messages)[-1:]
+        return bool(last) and last[0].text == INTERRUPTED
+
+    def history(self, end: int) -> list[Said]:
+        """What the model is shown when `end` messages are kept."""
+        markers = [marker for marker in self.markers if marker.end_id < end]
+        start = markers[-1].end_id if markers else 0
+        summary = [Said("user", markers[-1].summary)] if markers else []
+        return summary + completed(self.messages[start:end])
+
+
+def log_path(home: Path, pair: Pair) -> Path:
+    return home / "sessions" / f"{log_name(pair)}.jsonl"
+
+
+def read_log(path: Path, pair: Pair) -> Log:
+    """Each line is read by itself; ids must count up from 0, and markers stand where they say."""
+    data = path.read_bytes() if path.exists() else b""
+    end = data.rfind(b"\n") + 1
+    found = Log(data=data[:end], torn=data[end:])
+    for number, line in enumerate(found.data.split(b"\n")[:-1]):
+        record = json.loads(line)
+        if number == 0:
+            assert record["kind"] == "meta"
+            assert (record["agent"], record["created_by"]) == pair
+        match record["kind"]:
+            case "message":
+                assert record["id"] == len(found.messages)
+                found.messages.append(from_log(record["message"]))
+            case "compact":
+                assert record["end_id"] == len(found.messages)
+                found.markers.append(
+                    Marker(record["archive_name"], record["summary"], record["end_id"])
+                )
+            case kind:
+                assert kind in ("meta", "event")
+    assert not path.with_suffix(".damaged").exists()
+    return found
+
+
+def from_log(message: dict[str, Any]) -> Said:
+    calls = [(c["id"], c["name"], c["arguments"]) for c in message.get("tool_calls", ())]
+    return Said(
+        message["role"],
+        result(message["role"], message.get("text", "")),
+        tuple(calls),
+        message.get("call_id", ""),
+        message.get("agent", ""),
+    )
+
+
+def completed(messages: Iterable[Said]) -> list[Said]:
+    """As a strict vendor wants it: each call has a result, and guests' words are in a tag."""
+    whole: list[Said] = []
+    waiting: list[str] = []
+    for message in messages:
+        if message.role == "tool":
+            waiting.remove(message.call_id)
+        else:
+            whole += [Said("tool", INTERRUPTED, call_id=call_id) for call_id in waiting]
+            waiting = [call_id for call_id, _, _ in message.calls]
+        if message.agent:
+            text = f'<from agent="{message.agent}">\n{message.text}\n</from>'
+            message = Said("assistant", text)
+        whole.append(message)
+    return whole + [Said("tool", INTERRUPTED, call_id=call_id) for call_id in waiting]
+
+
+# ── What the model saw ─────────────────────────────────────────────────────────────────────────
+
+
+def shown(request: dict[str, Any]) -> list[Said]:
+    """The messages of a request, but for the system's."""
+    found: list[Said] = []
+    for message in request["messages"]:
+        if message["role"] == "system":
+            continue
+        calls = [
+            (call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in message.get("tool_calls", ())
+        ]
+        text = result(message["role"], message.get("content") or "")
+        found.append(
+            Said(message["role"], text, tuple(calls), call_id=message.get("tool_call_id", ""))
+        )
+    return found
+
+
+def check_strict(messages: Iterable[Said]) -> None:
+    """Each call is answered once, before anybody else speaks; nothing else is answered."""
+    waiting: list[str] = []
+    for message in messages:
+        if message.role == "tool":
+            assert message.call_id in waiting, f"nobody asked for {message}"
+            waiting.remove(message.call_id)
+        else:
+            assert not waiting, f"{waiting} have no result"
+            waiting = [call_id for call_id, _, _ in message.calls]
+    assert not waiting, f"{waiting} have no result"
+
+
+def is_summary(request: dict[str, Any]) -> bool:
+    return "You compact conversations" in str(request["messages"][0]["content"])
+
+
+def check_request(request: dict[str, Any], log: Log) -> None:
+    """All it was shown was kept by then, in that order and nothing left out."""
+    if is_summary(request):
+        told = set(TOKEN.findall(request["messages"][-1]["content"]))
+        assert told <= {message.token for message in log.messages}
+        return
+    messages = shown(request)
+    check_strict(messages)
+    summaries = {marker.summary for marker in log.markers}
+    told_of = [m for m in messages if m.role != "user" or m.token or m.text in summaries]
+    end = len(log.messages)
+    while end and not same(log.messages[end - 1], told_of[-1]):
+        end -= 1
+    assert end, f"{told_of[-1]} was not kept before the model was asked"
+    assert told_of == log.history(end)
+
+
+def same(kept: Said, told: Said) -> bool:
+    return (kept.role, kept.text, kept.call_id) == (told.role, told.text, told.call_id)
+
+
+# ── What the wire says ─────────────────────────────────────────────────────────────────────────
+
+
+async def check_wire(client: Client, pair: Pair, log: Log) -> None:
+    """Messages, archives, history and listing agree with the log."""
+    agent, sender = pair
+    if not log.data:
+        assert await nothing(client, pair)
+        return
+    assert await listed(client, pair) == log.messages
+    archives = (await client.list_archives(agent, sender=sender)).archives
+    assert [Marker(a.name, a.summary, a.end_id) for a in archives] == log.markers
+    ends = [marker.end_id for marker in log.markers]
+    assert [archive.first_id for archive in archives] == [0, *ends][: len(ends)]
+    assert [m.name for m in log.markers] == [
+        f"{log_name(pair)}-{number}" for number in range(1, len(ends) + 1)
+    ]
+    (info,) = (await client.list_conversations(agent, sender)).conversations
+    assert info.message_count == len(log.messages)
+    history = await client.get_conversation_history(info.file_path)
+    start = ends[-1] if ends else 0
+    summary = [("user", log.markers[-1].summary)] if ends else []
+    following = [(m.role, m.text) for m in log.messages[start:] if m.role != "tool"]
+    assert [(m.role, m.content) for m in history.messages] == summary + following
+
+
+async def nothing(client: Client, pair: Pair) -> bool:
+    """Whether nothing was said: there is no such conversation, or nothing in it."""
+    try:
+        page = await client.list_messages(pair.agent, sender=pair.sender)
+    except ServerError as error:
+        return error.code == 404
+    return not page.messages
+
+
+async def listed(client: Client, pair: Pair) -> list[Said]:
+    """All messages the wire has of a conversation."""
+    found: list[Said] = []
+    offset: int | None = 0
+    while offset is not None:
+        page = await client.list_messages(pair.agent, sender=pair.sender, offset=offset, limit=100)
+        assert [message.id for message in page.messages] == list(
+            range(len(found), len(found) + len(page.messages))
+        )
+        found += [from_wire(message) for message in page.messages]
+        offset = page.next_offset if page.HasField("next_offset") else None
+    assert page.total == len(found)
+    return found
+
+
+def from_wire(message: wire.ConversationMessage) -> Said:
+    calls = tuple((call.id, call.name, call.arguments) for call in message.tool_calls)
+    text = result(message.role, message.content)
+    return Said(message.role, text, calls, message.call_id, message.agent)

@@ -1,0 +1,258 @@
+"""A daemon that is killed again and again while clients keep it busy.
+
+A round is several conversations at once, a `kill -9` at a moment the seed chooses, a new start, a
+look at all that was promised, and one more turn in each conversation. Rounds share a home.
+"""
+
+import asyncio
+import json
+import random
+import signal
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crabtalk.client import Client, ConnectionClosedError, ServerError, connect
+from crabtalk.storage import Pair
+from tests.crash.acts import Book, Owner, Setting, Talker, Trigger
+from tests.crash.checks import (
+    Log,
+    check_request,
+    check_turn,
+    check_wire,
+    is_summary,
+    log_path,
+    read_log,
+)
+from tests.crash.process import Process, prepare, talk
+from tests.model_server import ModelServer, model_server
+
+# What a round may take on the slowest of machines.
+ROUND = 60.0
+
+
+@dataclass
+class Report:
+    """What a siege came to."""
+
+    rounds: int = 0
+    turns: int = 0
+    cut: int = 0  # that were under way
+    open_calls: int = 0  # of these, with calls that had no result
+    folded: int = 0  # compactions
+    torn: int = 0  # logs that the kill left with half a line
+    halved: int = 0  # and those that got one from us
+    kills: Counter[str] = field(default_factory=Counter)
+    starts: list[float] = field(default_factory=list)  # seconds to a pong
+    took: float = 0.0
+
+    def __str__(self) -> str:
+        kills = ", ".join(f"{kind} {count}" for kind, count in sorted(self.kills.items()))
+        middle = sorted(self.starts)[len(self.starts) // 2]
+        return (
+            f"{self.rounds} rounds in {self.took:.1f} s: {self.turns} turns, {self.cut} cut off, "
+            f"{self.open_calls} with calls left open, {self.folded} compactions, "
+            f"{self.torn} + {self.halved} torn lines; killed {kills}; "
+            f"pong after {middle * 1000:.0f} ms, at most {max(self.starts) * 1000:.0f} ms"
+        )
+
+
+async def siege(home: Path, seed: str, rounds: int, *, durability: str = "fsync") -> Report:
+    async with model_server() as model:
+        prepare(home, model, durability=durability)
+        return await Siege(home, model, seed).carry_out(rounds)
+
+
+class Siege:
+    def __init__(self, home: Path, model: ModelServer, seed: str) -> None:
+        self._home = home
+        self._model = model
+        self._seed = seed
+        self._random = random.Random(seed)
+        self._process = Process(home)
+        self._trigger = Trigger(self._process, self._random)
+        self._books: list[Book] = []
+        self._prompts = {"mole": Setting()}  # by agent
+        self._active = Setting()  # the model
+        self._report = Report()
+
+    async def carry_out(self, rounds: int) -> Report:
+        begun = time.monotonic()
+        try:
+            await self._restart()
+            for number in range(1, rounds + 1):
+                async with asyncio.timeout(ROUND):
+                    await self._round(number)
+            async with connect(home=self._home) as client:
+                for book in self._books:
+                    await self._check(client, book)
+        except BaseException as error:
+            error.add_note(f"after {self._report.rounds} rounds, and {self._trigger}")
+            error.add_note(self._process.said)
+            raise
+        finally:
+            await self._trigger.done()
+            await self._process.kill()
+        self._report.took = time.monotonic() - begun
+        self._report.turns = sum(len(book.turns) for book in self._books)
+        self._report.folded = sum(book.folded for book in self._books)
+        return self._report
+
+    async def _round(self, number: int) -> None:
+        self._model.reset()
+        self._model.summary = f"Summary {number}. Süße Grüße."
+        self._random.seed(f"{self._seed} {number}")
+        books = self._choose()
+        await self._busy(books)
+        self._note_kill(books)
+        self._tear(books)
+        await self._restart()
+        async with connect(home=self._home) as client:
+            await self._check_files(client)
+            for book in books:
+                log = await self._check(client, book)
+                self._report.open_calls += log.ends_in_calls
+            await asyncio.gather(*(self._follow(client, book) for book in books))
+            for book in books:
+                await self._check(client, book, is_open=True)
+
+    def _choose(self) -> list[Book]:
+        """Three to five conversations, some of them new."""
+        chosen: list[Book] = []
+        for _ in range(self._random.randint(3, 5)):
+            recent = [book for book in self._books[-8:] if book not in chosen]
+            if recent and self._random.random() < 0.6:
+                chosen.append(self._random.choice(recent))
+                continue
+            agent = self._random.choice(["crab", "crab", "mole"])
+            if self._prompts["mole"].values == [""]:
+                agent = "crab"
+            chosen.append(Book(Pair(agent, f"s{len(self._books)}")))
+            self._books.append(chosen[-1])
+        return chosen
+
+    async def _restart(self) -> None:
+        if self._random.random() < 0.1:  # killed before it was up
+            await self._process.spawn()
+            await asyncio.sleep(self._random.uniform(0, 0.3))
+            await self._process.kill()
+        self._report.starts.append(await self._process.start())
+
+    # ── Until it is killed ──────────────────────────────────────────────────────────────────
+
+    async def _busy(self, books: list[Book]) -> None:
+        """Everybody at once, until the daemon is gone."""
+        trigger = self._trigger = Trigger(self._process, self._random)
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            async with connect(home=self._home) as client, asyncio.TaskGroup() as group:
+                for book in books:
+                    talker = Talker(client, book, trigger, self._source(book.pair.sender))
+                    group.create_task(self._until_cut(talker.talk()))
+                owner = Owner(client, self._prompts, self._active, trigger, self._source("owner"))
+                group.create_task(self._until_cut(owner.change()))
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+        await trigger.done()
+        code = await self._process.gone()
+        assert code == (0 if trigger.signal is signal.SIGTERM else -signal.SIGKILL)
+
+    def _source(self, name: str) -> random.Random:
+        return random.Random(f"{self._seed} {self._report.rounds} {name}")
+
+    async def _until_cut(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (ConnectionClosedError, ConnectionError):
+            if not self._trigger.is_pulled:
+                raise
+        except ServerError as error:
+            if error.code != 503 or self._trigger.signal is not signal.SIGTERM:
+                raise
+
+    async def _watch(self) -> None:
+        """Notices when the model is asked."""
+        for count in range(1, sys.maxsize):
+            request = await self._model.until_asked(count)
+            self._trigger.happened("compacting" if is_summary(request) else "asked")
+
+    def _note_kill(self, books: list[Book]) -> None:
+        self._report.rounds += 1
+        self._report.kills[self._trigger.kind if self._trigger.left == 0 else "at rest"] += 1
+        self._report.cut += sum(not turn.is_over for book in books for turn in book.turns[-1:])
+
+    def _tear(self, books: list[Book]) -> None:
+        """Sometimes what a power cut leaves: half a line that was being written."""
+        for book in books:
+            path = log_path(self._home, book.pair)
+            log = read_log(path, book.pair)
+            self._report.torn += bool(log.torn)
+            if log.data and not log.torn and self._random.random() < 0.2:
+                message = {"role": "user", "text": "#torn/1\nthe rest is missing, größtenteils"}
+                record = {"kind": "message", "id": len(log.messages), "at": "", "message": message}
+                line = json.dumps(record, ensure_ascii=False).encode()
+                with path.open("ab") as file:
+                    file.write(line[: self._random.randint(1, len(line) - 1)])
+                self._report.halved += 1
+
+    # ── After the restart ───────────────────────────────────────────────────────────────────
+
+    async def _follow(self, client: Client, book: Book) -> None:
+        """The next turn, which meets whatever the crash left."""
+        book.place += 1
+        turn = await talk(client, book.pair, book.begin("!say and so it goes on"))
+        assert not turn.error
+
+    async def _check(self, client: Client, book: Book, *, is_open: bool = False) -> Log:
+        """`is_open`: a turn has been here since the restart."""
+        log = read_log(log_path(self._home, book.pair), book.pair)
+        assert not (is_open and log.torn)
+        assert log.data.startswith(book.data)  # what is written stays as it is
+        book.data = log.data
+        await check_wire(client, book.pair, log)
+        kept = {messages[0].token: messages for messages in log.turns()}
+        assert len(kept) == len(log.turns())  # nothing twice
+        steers = [m.token for m in log.messages if "+" in m.token]
+        assert len(set(steers)) == len(steers)
+        known = {turn.token: turn for turn in book.turns}
+        places = [known[token].place for token in kept]
+        assert places == sorted(places)
+        for turn in book.turns:
+            check_turn(turn, kept.get(turn.token, ()))
+        assert book.folded <= len(log.markers) <= book.folding
+        book.folded = book.folding = len(log.markers)
+        for request in self._requests(book):
+            check_request(request, log)
+        return log
+
+    def _requests(self, book: Book) -> list[dict[str, Any]]:
+        """What the model was asked in this conversation."""
+        token = f"#{book.pair.sender}/"
+        return [
+            request
+            for request in self._model.requests
+            if any(token in str(m["content"]) for m in request["messages"] if m["role"] == "user")
+        ]
+
+    async def _check_files(self, client: Client) -> None:
+        """Each is whole, and says what was acknowledged or what was under way."""
+        listed = {agent.name: agent.description for agent in (await client.list_agents()).agents}
+        for name, setting in self._prompts.items():
+            path = self._home / "agents" / f"{name}.toml"
+            found = tomllib.loads(path.read_text()) if path.exists() else {"prompt": ""}
+            setting.found(found["prompt"])
+            assert listed.get(name, "") == found["prompt"][:20]
+        there = {name for name, setting in self._prompts.items() if setting.values != [""]}
+        assert {path.stem for path in (self._home / "agents").glob("*.toml")} == listed.keys()
+        assert listed.keys() == {"crab", "owl"} | there
+        config = tomllib.loads((self._home / "config.toml").read_text())
+        assert config["providers"][0]["base_url"] == self._model.url
+        self._active.found(config.get("daemon", {}).get("model", ""))
+        problems = (await client.get_stats()).problems
+        assert not problems, problems

@@ -1,0 +1,71 @@
+"""The daemon as `crabtalkd run --tcp off` runs it, with a tool that takes its time.
+
+python -m tests.crash.launcher HOME
+"""
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+
+from crabtalk.daemon.cli import new_event_loop
+from crabtalk.daemon.config import Config, load_config
+from crabtalk.daemon.daemon import Daemon
+from crabtalk.daemon.home import Home
+from crabtalk.daemon.logs import Logs, start_logs
+from crabtalk.daemon.process import serve
+from crabtalk.daemon.server import DaemonServer
+from crabtalk.model import Tool
+from crabtalk.runtime import Hook, ToolDispatch
+from crabtalk.storage import FileStorage
+
+
+class Slow(Hook):
+    """`slow {"ms": 20, "say": "x"}` answers `slowly: x`, 20 milliseconds later."""
+
+    def schema(self) -> list[Tool]:
+        return [Tool("slow", "Takes its time.")]
+
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+        return self._slow(json.loads(call.arguments)) if call.name == "slow" else None
+
+    async def _slow(self, arguments: dict[str, object]) -> str:
+        await asyncio.sleep(float(str(arguments["ms"])) / 1000)
+        return f"slowly: {arguments['say']}"
+
+
+async def host(place: Home, config: Config, logs: Logs) -> None:
+    daemon = Daemon(
+        place.path,
+        FileStorage(place.path, flush=config.flush),
+        config.document,
+        limits=config.runtime_limits,
+        feed_limits=config.feed_limits,
+        hook=Slow(),
+        keep_secret=logs.add_secrets,
+    )
+    await serve(place, config, DaemonServer(daemon), ready, daemon)
+
+
+def ready(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.flush()
+
+
+def main(home: Path) -> None:
+    place = Home(home)
+    config = load_config(place.config, tcp="off")
+    with (
+        place,
+        start_logs(
+            directory=place.path / "logs", form="text", level=logging.INFO, stderr=sys.stderr
+        ) as logs,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        runner.run(host(place, config, logs))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

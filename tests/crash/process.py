@@ -1,0 +1,132 @@
+"""The daemon as a process of the tests' own, and a client's turn with it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
+
+from crabtalk.client import Client, connect
+from crabtalk.client.events import Event
+from crabtalk.protocol import wire
+from crabtalk.storage import Pair
+from tests.crash.checks import Turn
+from tests.model_server import ROOT, ModelServer
+
+# What a start or an end may take on the slowest of machines.
+PATIENCE = 20.0
+
+
+class Process:
+    """The daemon of `home` as a process of ours."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.said = ""  # on stderr
+        self._process: asyncio.subprocess.Process | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def spawn(self) -> None:
+        command = [sys.executable, "-m", "tests.crash.launcher", str(self.home)]
+        self.said = ""
+        self._process = await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, stderr=subprocess.PIPE
+        )
+
+    async def start(self) -> float:
+        """Until it answers a ping; says how many seconds that took."""
+        begun = time.monotonic()
+        await self.spawn()
+        async with asyncio.timeout(PATIENCE):
+            ready = await self._read_line()
+            if "is ready" not in ready:
+                await self._listen()
+                raise AssertionError(self.said)
+            self._listening = asyncio.ensure_future(self._listen())
+            async with connect(home=self.home) as client:
+                await client.ping()
+        return time.monotonic() - begun
+
+    async def _read_line(self) -> str:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        line = (await self._process.stderr.readline()).decode()
+        self.said += line
+        return line
+
+    async def _listen(self) -> None:
+        while await self._read_line():
+            pass
+
+    def signal(self, number: signal.Signals) -> None:
+        """Also from a thread, and to one that is gone already."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
+
+    async def gone(self) -> int:
+        """Its exit code, once it has ended by itself or by a signal."""
+        assert self._process is not None
+        async with asyncio.timeout(PATIENCE):
+            if self._listening is not None:
+                await self._listening
+                self._listening = None
+            else:
+                await self._listen()
+            return await self._process.wait()
+
+    async def kill(self) -> None:
+        """Nothing of it is left, whatever state it was in."""
+        if self._process is not None and self._process.returncode is None:
+            self.signal(signal.SIGKILL)
+            await self.gone()
+
+
+@asynccontextmanager
+async def running(home: Path) -> AsyncIterator[Process]:
+    """A daemon that answers, for the length of the block."""
+    process = Process(home)
+    try:
+        await process.start()
+        yield process
+    finally:
+        await process.kill()
+
+
+def prepare(home: Path, model: ModelServer, *, durability: str = "fsync") -> None:
+    """A home whose daemon asks `model`, with the agents crab and owl."""
+    home.mkdir(mode=0o700, exist_ok=True)
+    (home / "config.toml").write_text(
+        f'[[providers]]\nname = "tests"\nkind = "openai"\nbase_url = "{model.url}"\n'
+        'api_key = "k"\nmodels = ["scripted", "spare"]\n'
+        f'[storage]\ndurability = "{durability}"\n'
+    )
+    (home / "agents").mkdir(exist_ok=True)
+    for name in ("crab", "owl"):
+        (home / "agents" / f"{name}.toml").write_text(f'prompt = "You are {name}."\n')
+
+
+async def talk(client: Client, pair: Pair, turn: Turn) -> Turn:
+    """A turn to its end, as it is streamed."""
+    stream = client.stream(pair.agent, turn.said, sender=pair.sender, guest=turn.guest or None)
+    async with aclosing(stream) as events:
+        async for event in events:
+            note(turn, event)
+    return turn
+
+
+def note(turn: Turn, event: Event) -> None:
+    turn.events.append(event)
+    if isinstance(event, wire.StreamEnd):
+        # Killed, it is cut off like any other: what was not whole by then is not kept.
+        turn.is_over = event.stop_reason != wire.STOP_REASON_CANCELLED
+        turn.error = event.error

@@ -1,0 +1,244 @@
+"""Killed at any moment, the daemon loses nothing it promised to keep, and doubles nothing."""
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import time
+import tomllib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from crabtalk.client import Client, connect
+from crabtalk.storage import Pair
+from tests.crash.acts import MOMENTS
+from tests.crash.checks import (
+    Turn,
+    check_request,
+    check_turn,
+    check_wire,
+    listed,
+    log_path,
+    read_log,
+)
+from tests.crash.driver import Report, siege
+from tests.crash.process import Process, prepare, running, talk
+from tests.model_server import ModelServer, model_server
+
+
+def besiege(home: Path, rounds: int, durability: str = "fsync") -> Report:
+    """Seeds differ from run to run; CRABTALK_CRASH_SEED brings one back."""
+    seed = os.environ.get("CRABTALK_CRASH_SEED") or secrets.token_hex(4)
+    try:
+        report = asyncio.run(siege(home, seed, rounds, durability=durability))
+    except BaseException as error:
+        error.add_note(f"to see it again: CRABTALK_CRASH_SEED={seed}")
+        raise
+    print(report)  # noqa: T201 - shown with -s, and when something fails
+    return report
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.req("durability.kill9")
+@pytest.mark.req("durability.before_model")
+@pytest.mark.req("durability.turn_before_end")
+@pytest.mark.req("durability.no_dangling_calls")
+@pytest.mark.req("durability.torn_line")
+@pytest.mark.req("durability.atomic_files")
+def test_twenty_kills_lose_nothing_and_double_nothing(home: Path) -> None:
+    report = besiege(home, 20)
+    assert report.cut > 0
+    assert report.halved > 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.req("durability.kill9")
+def test_without_flushing_a_kill_loses_nothing_either(home: Path) -> None:
+    besiege(home, 4, durability="os")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.req("durability.torn_line")
+@pytest.mark.req("durability.no_dangling_calls")
+def test_a_log_cut_at_any_byte_has_what_is_whole_and_goes_on(home: Path) -> None:
+    asyncio.run(cut_anywhere(home))
+
+
+async def cut_anywhere(home: Path) -> None:
+    """One log, cut at many places, each cut a conversation of its own."""
+    async with model_server(summary="Short. It was.") as model:
+        prepare(home, model)
+        async with running(home):
+            whole = await made(home)
+        cuts = {}
+        for number, end in enumerate(places(whole)):
+            pair = Pair("crab", f"cut{number:04}")
+            data = whole.replace(
+                b'"created_by":"whole123"', f'"created_by":"{pair.sender}"'.encode()
+            )
+            cuts[pair] = data[:end]
+            log_path(home, pair).write_bytes(data[:end])
+        model.reset()
+        async with running(home), connect(home=home) as client:
+            await asyncio.gather(*(go_on(home, client, model, *cut) for cut in cuts.items()))
+
+
+async def made(home: Path) -> bytes:
+    """The log of a conversation with everything in it."""
+    pair = Pair("crab", "whole123")
+    calls = '!tool slow {"ms": 0, "say": "ä"}\n!tool slow {"ms": 0, "say": "b"}'
+    async with connect(home=home) as client:
+        for number in (1, 2):
+            await talk(client, pair, Turn(f"#whole/{number}1\n!say größtenteils"))
+            await talk(client, pair, Turn(f"#whole/{number}2\n{calls}"))
+            await talk(client, pair, Turn(f"#whole/{number}3\n!say hello", guest="owl"))
+            if number == 1:
+                await client.compact(pair.agent, sender=pair.sender)
+    return log_path(home, pair).read_bytes()
+
+
+def places(data: bytes) -> list[int]:
+    """Around every end of a line, and everywhere between."""
+    ends = [place for place, byte in enumerate(data) if byte == ord("\n")]
+    near = {end + step for end in ends for step in (-1, 0, 1, 2)}
+    return sorted(near.union(range(0, len(data), 41)) & set(range(len(data) + 1)))
+
+
+async def go_on(home: Path, client: Client, model: ModelServer, pair: Pair, cut: bytes) -> None:
+    turn = await talk(client, pair, Turn(f"#{pair.sender}/1\n!say and on"))
+    assert not turn.error
+    log = read_log(log_path(home, pair), pair)
+    assert not log.torn
+    lines = cut.split(b"\n")
+    is_whole = bool(lines[-1]) and is_json(lines[-1])  # it only lacks its line feed
+    kept = lines if is_whole else lines[:-1]
+    assert log.data.split(b"\n")[: len(kept)] == kept
+    said = sum(line.startswith(b'{"kind":"message"') for line in kept)
+    assert len(log.messages) == said + 2
+    check_turn(turn, log.messages[said:])
+    assert await listed(client, pair) == log.messages
+    (request,) = [r for r in model.requests if r["messages"][-1]["content"] == turn.said]
+    check_request(request, log)
+
+
+def is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.req("durability.kill9")
+@pytest.mark.req("durability.torn_line")
+def test_killed_while_it_writes_a_line_it_keeps_what_was_there(home: Path) -> None:
+    asyncio.run(kill_while_writing(home, 4))
+
+
+async def kill_while_writing(home: Path, rounds: int) -> None:
+    """A message of megabytes takes the system a moment to write, and then is when to strike."""
+    torn = 0
+    async with model_server() as model:
+        prepare(home, model)
+        async with running(home) as process:
+            for number in range(rounds):
+                pair = Pair("crab", f"s{number}")
+                path = log_path(home, pair)
+                turn = Turn(f"#s{number}/2\n!say a lot\n{'größer ' * 2**18}")
+                async with connect(home=home) as client:
+                    if number % 2:  # otherwise it is the first line of all
+                        await talk(client, pair, Turn(f"#s{number}/1\n!say well"))
+                    before = path.read_bytes() if path.exists() else b""
+                    striking = kill_when_changed(process, partial(size_of, path))
+                    await asyncio.gather(striking, talk(client, pair, turn), return_exceptions=True)
+                    assert await process.gone() == -signal.SIGKILL
+                log = read_log(path, pair)
+                torn += bool(log.torn)
+                assert log.data.startswith(before)
+                check_turn(turn, log.messages[2 * (number % 2) :])
+                await process.start()
+                async with connect(home=home) as client:
+                    await check_wire(client, pair, log)
+                    turn = await talk(client, pair, Turn(f"#s{number}/3\n!say and on"))
+                    assert not turn.error
+                    after = read_log(path, pair)
+                    assert not after.torn
+                    assert after.data.startswith(log.data)
+                    check_turn(turn, after.turns()[-1])
+                    await check_wire(client, pair, after)
+                check_request(model.requests[-1], after)
+    print(f"{torn} of {rounds} kills tore a line")  # noqa: T201 - the file system has its say
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+async def kill_when_changed(process: Process, look: Callable[[], object]) -> None:
+    """Strikes as soon as `look` sees something else."""
+    before = look()
+
+    def strike() -> None:
+        patience = time.monotonic() + 20
+        while look() == before and time.monotonic() < patience:
+            pass
+        process.signal(signal.SIGKILL)
+
+    await asyncio.to_thread(strike)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.req("durability.kill9")
+@pytest.mark.req("durability.atomic_files")
+def test_killed_while_it_replaces_a_file_it_has_the_old_one_or_the_new_one(home: Path) -> None:
+    asyncio.run(kill_while_replacing(home, 6))
+
+
+async def kill_while_replacing(home: Path, rounds: int) -> None:
+    """Struck when the first byte is written aside, and when the file becomes another."""
+    path = home / "agents" / "owl.toml"
+
+    def touched() -> tuple[int, int]:
+        return path.parent.stat().st_mtime_ns, path.stat().st_size
+
+    def replaced() -> tuple[int, int]:
+        return path.stat().st_ino, path.stat().st_size
+
+    async with model_server() as model:
+        prepare(home, model)
+        async with running(home) as process:
+            for number in range(rounds):
+                before = tomllib.loads(path.read_text())["prompt"]
+                after = f"You are owl number {number}. {'Größe. ' * 2**14}"
+                async with connect(home=home) as client:
+                    striking = kill_when_changed(process, replaced if number % 2 else touched)
+                    update = client.update_agent("owl", {"description": after[:20]}, prompt=after)
+                    _, outcome = await asyncio.gather(striking, update, return_exceptions=True)
+                    assert await process.gone() == -signal.SIGKILL
+                is_told = not isinstance(outcome, BaseException)
+                found = tomllib.loads(path.read_text())["prompt"]
+                assert found in ([after] if is_told else [before, after])
+                await process.start()
+                async with connect(home=home) as client:
+                    assert not (await client.get_stats()).problems
+                    names = [agent.name for agent in (await client.list_agents()).agents]
+                    assert names == ["crab", "owl"]
+                    turn = await talk(client, Pair("owl", "user"), Turn("#user/1\n!say hoo"))
+                    assert not turn.error
+                assert model.requests[-1]["messages"][0]["content"].startswith(found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.req("durability.kill9")
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_hundreds_of_kills_lose_nothing_and_double_nothing(home: Path, durability: str) -> None:
+    report = besiege(home, 250, durability)
+    assert report.open_calls > 0
+    assert report.folded > 0
+    assert len(report.kills) > len(MOMENTS) // 2

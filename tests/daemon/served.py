@@ -1,0 +1,249 @@
+"""A daemon in this process, with everything real but the model: files, engine, socket, clients.
+
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        events = await told(client.stream("crab", "!say hello"))
+
+Tools are coroutine functions of the test's, by name. A home that is there already is used as it is:
+a second `served` with the same path and the same model is a restart.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from crabtalk.client import Client, ServerError, connect
+from crabtalk.client.events import Event
+from crabtalk.daemon.daemon import Daemon
+from crabtalk.daemon.feed import FeedLimits
+from crabtalk.daemon.server import DaemonServer
+from crabtalk.model import Tool
+from crabtalk.protocol import wire
+from crabtalk.runtime import Hook, Limits, ToolDispatch
+from crabtalk.storage import FileStorage, Storage
+from crabtalk.transport import Door, Listener, RunFiles, listen_unix
+from crabtalk.transport import Limits as TransportLimits
+from tests.model_server import ModelServer, model_server
+from tests.scripted import RawPeer
+
+# No test waits longer for anything.
+PATIENCE = 20
+AGENTS = {"crab": 'prompt = "You are crab."\n', "twin": 'prompt = "You are twin."\n'}
+
+# One model, which fails at once when it is not there.
+CONFIG = '[llm]\nbase_url = "{url}"\nmodel = "scripted"\nmax_retries = 0\n'
+
+Carry = Callable[[ToolDispatch], Awaitable[str]]
+T = TypeVar("T")
+
+
+class Tools(Hook):
+    """Each tool is a coroutine function of the test's."""
+
+    def __init__(self, **tools: Carry) -> None:
+        self._tools = tools
+
+    def schema(self) -> list[Tool]:
+        return [Tool(name, f"does {name}") for name in self._tools]
+
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+        carry = self._tools.get(call.name)
+        return carry(call) if carry is not None else None
+
+
+class Served:
+    """A daemon that runs, and the model it asks."""
+
+    def __init__(self, home: Path, model: ModelServer, daemon: Daemon, listener: Listener) -> None:
+        self.home = home
+        self.model = model
+        self.daemon = daemon
+        self.listener = listener
+
+    def client(self) -> Client:
+        return connect(home=self.home, timeout=PATIENCE)
+
+    async def peer(self) -> RawPeer:
+        return await RawPeer.unix(RunFiles.of(self.home).socket)
+
+    def configure(self, text: str) -> None:
+        (self.home / "config.toml").write_text(text)
+
+    def agent_file(self, name: str) -> Path:
+        return self.home / "agents" / f"{name}.toml"
+
+    @property
+    def logs(self) -> list[Path]:
+        """Those of all conversations."""
+        return sorted(self.home.glob("sessions/*"))
+
+    def log(self) -> list[dict[str, Any]]:
+        """That of the only conversation there is, line by line."""
+        (path,) = self.logs
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def kept(self) -> list[dict[str, Any]]:
+        """The messages in it."""
+        return [line["message"] for line in self.log() if line["kind"] == "message"]
+
+
+@asynccontextmanager
+async def served(
+    path: Path,
+    model: ModelServer | None = None,
+    *,
+    summary: str = "",
+    config: str = CONFIG,
+    agents: Mapping[str, str] = AGENTS,
+    tools: Mapping[str, Carry] | None = None,
+    storage: Storage | None = None,
+    limits: Limits | None = None,
+    feed_limits: FeedLimits | None = None,
+    transport_limits: TransportLimits | None = None,
+) -> AsyncIterator[Served]:
+    """Serves the home in `path`; `agents` and `config` are what its files say, if there are none.
+
+    Without a model it has one of its own, which compacts anything into `summary`. {url} in the
+    config is the model's.
+    """
+    home = path / "home"
+    async with AsyncExitStack() as stack:
+        if model is None:
+            model = await stack.enter_async_context(model_server(summary=summary))
+        prepare(home, agents, config.replace("{url}", model.url))
+        files = FileStorage(home, flush=False)
+        daemon = Daemon(
+            home,
+            storage or files,
+            await files.config(),
+            limits=limits,
+            feed_limits=feed_limits,
+            hook=Tools(**tools or {}),
+        )
+        listener = Listener(
+            DaemonServer(daemon), transport_limits or TransportLimits(drain_timeout=1)
+        )
+        listener.open(listen_unix(RunFiles.of(home).socket), Door("unix"))
+        try:
+            await daemon.open()
+            yield Served(home, model, daemon, listener)
+        finally:
+            async with asyncio.timeout(PATIENCE):
+                await listener.close()
+                await daemon.close()
+
+
+def prepare(home: Path, agents: Mapping[str, str], config: str) -> None:
+    if not home.exists():
+        for directory in (home, home / "agents", home / "run"):
+            directory.mkdir(0o700)
+        (home / "config.toml").write_text(config)
+        for name, text in agents.items():
+            (home / "agents" / f"{name}.toml").write_text(text)
+
+
+class Follower:
+    """A subscriber of the feed, and what it has heard."""
+
+    def __init__(self) -> None:
+        self.events: list[wire.AgentEventMsg] = []
+
+    async def follow(self, feed: AsyncGenerator[wire.AgentEventMsg, None]) -> None:
+        async for event in feed:
+            self.hear(event)
+
+    def hear(self, event: wire.AgentEventMsg) -> None:
+        self.events.append(event)
+
+    async def until_done(self, runs: int = 1) -> list[wire.AgentEventMsg]:
+        """All of it, when so many runs are over."""
+        await becomes(lambda: sum(event.kind == wire.DONE for event in self.events) >= runs)
+        return self.events
+
+
+@asynccontextmanager
+async def following(
+    daemon: Served, *, agent: str | None = None, sender: str | None = None
+) -> AsyncIterator[Follower]:
+    """Hears everything that happens inside the block."""
+    follower = Follower()
+    others = len(daemon.daemon.feed)
+    async with daemon.client() as client:
+        task = asyncio.ensure_future(
+            follower.follow(client.subscribe_events(agent=agent, sender=sender))
+        )
+        await becomes(lambda: len(daemon.daemon.feed) > others)
+        try:
+            yield follower
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+# ── What came of it ────────────────────────────────────────────────────────────────────────────
+
+
+async def told(stream: AsyncGenerator[T, None]) -> list[T]:
+    """All there is to it."""
+    async with asyncio.timeout(PATIENCE), aclosing(stream):
+        return [event async for event in stream]
+
+
+async def until(stream: AsyncGenerator[Any, None], kind: type[T]) -> T:
+    """The next event of a kind; those before it are skipped."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            event = await anext(stream)
+            if isinstance(event, kind):
+                return event
+
+
+async def within(work: Awaitable[T]) -> T:
+    async with asyncio.timeout(PATIENCE):
+        return await work
+
+
+async def becomes(claim: Callable[[], bool]) -> None:
+    """Waits until something in this process is so."""
+    async with asyncio.timeout(PATIENCE):
+        while not claim():
+            await asyncio.sleep(0)
+
+
+async def refused(request: Awaitable[Any]) -> int:
+    """The code of the error a request is answered with."""
+    with pytest.raises(ServerError) as caught:
+        await within(request)
+    assert caught.value.message.strip(), "an error says why"
+    return caught.value.code
+
+
+def said(events: list[Event]) -> str:
+    """The text of a stream."""
+    return "".join(event.content for event in events if isinstance(event, wire.StreamChunk))
+
+
+def ending(events: list[Event]) -> wire.StreamEnd:
+    end = events[-1]
+    assert isinstance(end, wire.StreamEnd), end
+    return end
+
+
+def shown(request: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a model was shown: role and text of each message."""
+    return [(message["role"], message.get("content") or "") for message in request["messages"]]
+
+
+def framing(request: dict[str, Any]) -> list[str]:
+    """The messages that explain who speaks."""
+    return [text for role, text in shown(request) if role == "user" and "<from agent=" in text]
+
+
+async def messages(client: Client, agent: str, sender: str = "") -> list[tuple[str, str]]:
+    """Role and text of all a conversation has."""
+    page = await client.list_messages(agent, sender=sender)
+    return [(message.role, message.content) for message in page.messages]

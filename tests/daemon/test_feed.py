@@ -1,0 +1,357 @@
+"""The feed: what agents do, told to whoever subscribed, without slowing anybody down."""
+
+import asyncio
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from crabtalk.client import ServerError
+from crabtalk.daemon.feed import Feed, FeedLimits, label, outcome, shortened
+from crabtalk.model import ToolCall
+from crabtalk.model.messages import Usage
+from crabtalk.protocol import UnavailableError, encode_frame, wire
+from crabtalk.runtime import Clock, Done, Env, Run, StopReason, TextDelta, ToolDispatch, ToolError
+from crabtalk.storage import Pair
+from crabtalk.transport import RunFiles
+from tests.daemon.served import (
+    becomes,
+    following,
+    refused,
+    served,
+    told,
+    until,
+    within,
+)
+
+
+async def bash(call: ToolDispatch) -> str:
+    return "a.txt"
+
+
+async def fails(call: ToolDispatch) -> str:
+    raise ToolError("permission denied: not you")
+
+
+def heard(events: list[wire.AgentEventMsg]) -> list[tuple[str, str]]:
+    """Kind and content of each; durations differ from run to run."""
+    return [
+        (wire.AgentEventKind.Name(event.kind), re.sub(r"^\d+ms$", "Nms", event.content))
+        for event in events
+    ]
+
+
+# ── What is on it ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("feed.kinds")
+async def test_a_turn_is_told_kind_by_kind_in_the_words_made_for_a_screen(tmp_path: Path) -> None:
+    content = (
+        "!think hm so\n!say let me see\n"
+        '!tool bash {"command":"ls -l\\nwc"}\n!tool fails {}\n!usage 1000 30\n'
+        "!then\n!say one file\n!usage 713 28"
+    )
+    tools = {"bash": bash, "fails": fails}
+    async with served(tmp_path, tools=tools) as daemon, following(daemon) as feed:
+        async with daemon.client() as client:
+            await client.send("crab", content)
+        events = await feed.until_done()
+    assert heard(events) == [
+        ("THINKING_START", ""),
+        ("THINKING_DELTA", "hm "),
+        ("THINKING_DELTA", "so"),
+        ("THINKING_END", ""),
+        ("TEXT_START", ""),
+        ("TEXT_DELTA", "let "),
+        ("TEXT_DELTA", "me "),
+        ("TEXT_DELTA", "see"),
+        ("TEXT_END", ""),
+        ("TOOL_START", "bash(ls -l), fails"),
+        ("TOOL_RESULT", "Nms"),
+        ("TOOL_RESULT", "Nms"),
+        ("TOOLS_COMPLETE", ""),
+        ("TEXT_START", ""),
+        ("TEXT_DELTA", "one "),
+        ("TEXT_DELTA", "file"),
+        ("TEXT_END", ""),
+        ("DONE", "scripted 1.7k in / 58 out"),
+    ]
+    (start,) = [event for event in events if event.kind == wire.TOOL_START]
+    assert [(c.name, c.arguments, c.id) for c in start.tool_calls] == [
+        ("bash", '{"command":"ls -l\\nwc"}', "call_1"),
+        ("fails", "{}", "call_2"),
+    ]
+    results = {event.call_id: event for event in events if event.kind == wire.TOOL_RESULT}
+    assert (results["call_1"].tool_output, results["call_1"].tool_is_error) == ("a.txt", False)
+    assert results["call_2"].tool_output == "permission denied: not you"
+    assert results["call_2"].tool_is_error
+    assert not any(event.HasField("missed") or event.HasField("parent") for event in events)
+
+
+@pytest.mark.req("feed.identity")
+async def test_every_element_has_the_agent_the_sender_a_time_and_the_run_of_its_stream(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as daemon, following(daemon) as feed, daemon.client() as client:
+        starts = []
+        for sender in ("tg:1", None):
+            stream = client.stream("crab", "hello", sender=sender)
+            starts.append(await until(stream, wire.StreamStart))
+            await told(stream)
+        events = await feed.until_done(2)
+        assert {(e.agent, e.sender, e.run_id) for e in events} == {
+            ("crab", "tg:1", starts[0].run_id),
+            ("crab", "user", starts[1].run_id),
+        }
+        assert starts[0].run_id != starts[1].run_id
+        stamp = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+        assert all(stamp.fullmatch(event.timestamp) for event in events)
+
+
+@pytest.mark.req("feed.done")
+@pytest.mark.parametrize("content", ["!status 400 no", "!hang"])
+async def test_a_turn_without_a_completed_step_is_done_without_words(
+    tmp_path: Path, content: str
+) -> None:
+    async with served(tmp_path) as daemon, following(daemon) as feed, daemon.client() as client:
+        stream = client.stream("crab", content)
+        await until(stream, wire.StreamStart)
+        await daemon.model.until_asked()
+        await client.kill("crab")
+        await told(stream)
+        assert heard(await feed.until_done()) == [("DONE", "")]
+
+
+@pytest.mark.req("feed.no_guests")
+async def test_guest_turns_early_notices_steering_and_usage_are_not_on_it(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path, tools={"bash": bash}) as daemon,
+        following(daemon) as feed,
+        daemon.client() as client,
+    ):
+        await client.send("crab", "hello", guest="twin")
+        stream = client.stream("crab", '!wait\n!tool bash {"command":"ls"}')
+        start = await until(stream, wire.StreamStart)
+        await daemon.model.until_waiting()
+        await client.steer_session("crab", "!say done")
+        daemon.model.release()
+        await told(stream)
+        events = await feed.until_done()
+        assert {event.run_id for event in events} == {start.run_id}
+        assert [kind for kind, _ in heard(events)] == [
+            *("TOOL_START", "TOOL_RESULT", "TOOLS_COMPLETE"),
+            *("TEXT_START", "TEXT_DELTA", "TEXT_END", "DONE"),
+        ]
+
+
+# ── Who hears it ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("feed.filters")
+@pytest.mark.parametrize(
+    ("agent", "sender", "expected"),
+    [
+        (None, None, {("crab", "bo"), ("crab", "eva"), ("twin", "bo")}),
+        ("", "", {("crab", "bo"), ("crab", "eva"), ("twin", "bo")}),
+        ("crab", None, {("crab", "bo"), ("crab", "eva")}),
+        (None, "bo", {("crab", "bo"), ("twin", "bo")}),
+        ("twin", "bo", {("twin", "bo")}),
+        ("cra", None, set()),
+    ],
+)
+async def test_a_feed_can_be_narrowed_down_to_an_agent_and_a_sender(
+    tmp_path: Path, agent: str | None, sender: str | None, expected: set[tuple[str, str]]
+) -> None:
+    async with (
+        served(tmp_path) as daemon,
+        following(daemon) as everything,
+        following(daemon, agent=agent, sender=sender) as narrowed,
+        daemon.client() as client,
+    ):
+        for pair in (("crab", "bo"), ("crab", "eva"), ("twin", "bo")):
+            await client.send(pair[0], "hello", sender=pair[1])
+        await everything.until_done(3)
+        events = await narrowed.until_done(len(expected))
+        assert {(event.agent, event.sender) for event in events} == expected
+
+
+@pytest.mark.req("feed.subscribers")
+async def test_two_subscribers_hear_the_same_and_one_that_left_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        async with following(daemon) as first, following(daemon) as second:
+            await client.send("crab", "hello")
+            assert await first.until_done() == await second.until_done()
+        await becomes(lambda: len(daemon.daemon.feed) == 0)
+        async with following(daemon) as later:  # it shows the present, not the past
+            await client.send("crab", "again")
+            assert await later.until_done() == later.events
+            assert all("hello" not in event.content for event in later.events)
+
+
+@pytest.mark.req("feed.bound")
+async def test_subscribers_beyond_the_bound_are_refused(tmp_path: Path) -> None:
+    limits = FeedLimits(feeds=2)
+    async with served(tmp_path, feed_limits=limits) as daemon, daemon.client() as client:
+        async with following(daemon), following(daemon):
+            assert await refused(told(client.subscribe_events())) == 503
+        await becomes(lambda: len(daemon.daemon.feed) == 0)
+        async with following(daemon) as feed:
+            await client.send("crab", "hello")
+            await feed.until_done()
+
+
+@pytest.mark.req("feed.ends_with_daemon")
+async def test_a_feed_ends_with_503_when_the_daemon_stops(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        client = daemon.client()
+        feed = asyncio.ensure_future(told(client.subscribe_events()))
+        await becomes(lambda: len(daemon.daemon.feed) == 1)
+    with pytest.raises(ServerError) as caught:
+        await within(feed)
+    assert caught.value.code == 503
+
+
+@pytest.mark.req("feed.never_slows")
+async def test_a_subscriber_that_never_reads_slows_no_turn_down(tmp_path: Path) -> None:
+    limits = FeedLimits(feed_events=16)
+    async with served(tmp_path, feed_limits=limits) as daemon, daemon.client() as client:
+        with socket.socket(socket.AF_UNIX) as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(str(RunFiles.of(daemon.home).socket))
+            request = wire.ClientMessage(subscribe_events=wire.SubscribeEvents())
+            deaf.sendall(encode_frame(request))
+            await becomes(lambda: len(daemon.daemon.feed) == 1)
+            answer = await within(client.send("crab", "!chunks 10000 0"))
+            assert len(answer.content.split()) == 10000
+
+
+# ── One that falls behind ──────────────────────────────────────────────────────────────────────
+
+
+def a_run(agent: str = "crab") -> Run:
+    return Run("r1", Pair(agent, "user"), agent, Env(), 8, cwd=Path("/"))
+
+
+@pytest.mark.req("feed.missed")
+async def test_a_laggard_is_told_how_many_it_missed_with_the_next_it_gets() -> None:
+    feed = Feed(FeedLimits(feed_events=3), Clock())
+    laggard, quick = feed.subscribe("", ""), feed.subscribe("", "")
+    waiting = asyncio.ensure_future(anext(laggard))
+    seen = [asyncio.ensure_future(anext(quick))]
+    await becomes(lambda: len(feed) == 2)
+    for number in range(10):
+        feed.publish(a_run(), TextDelta(str(number)))
+        await within(asyncio.wait([seen[-1]]))
+        seen.append(asyncio.ensure_future(anext(quick)))
+    # One was handed over at once; three wait; the other six are lost.
+    got = [await within(waiting)] + [await within(anext(laggard)) for _ in range(3)]
+    assert [(event.content, event.missed) for event in got] == [
+        *(("0", 0), ("1", 0), ("2", 0), ("3", 0)),
+    ]
+    for number in (10, 11):
+        feed.publish(a_run(), TextDelta(str(number)))
+    after = [await within(anext(laggard)) for _ in range(2)]
+    assert [(event.content, event.missed) for event in after] == [("10", 6), ("11", 0)]
+    heard_by_quick = [(await within(task)).content for task in seen]
+    assert heard_by_quick == [str(number) for number in range(11)]
+    assert (await within(anext(quick))).missed == 0
+    for subscription in (laggard, quick):
+        await subscription.aclose()
+    assert len(feed) == 0
+
+
+@pytest.mark.req("feed.bound")
+async def test_a_refused_subscriber_takes_no_place() -> None:
+    feed = Feed(FeedLimits(feeds=1), Clock())
+    first = feed.subscribe("", "")
+    waiting = asyncio.ensure_future(anext(first))
+    await becomes(lambda: len(feed) == 1)
+    with pytest.raises(UnavailableError):
+        await anext(feed.subscribe("", ""))
+    feed.publish(a_run(), TextDelta("x"))
+    assert (await within(waiting)).content == "x"
+    await first.aclose()
+    assert len(feed) == 0
+
+
+@pytest.mark.parametrize("bound", [0, -1, True, 1.5])
+def test_a_bound_that_is_none_is_refused(bound: int) -> None:
+    with pytest.raises(ValueError, match="feed_events must be a whole number above zero"):
+        FeedLimits(feed_events=bound)
+
+
+# ── Its words ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("feed.labels")
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("read", '{"command": "ls"}', "read"),
+        ("bash", '{"command": "ls -l"}', "bash(ls -l)"),
+        ("bash", '{"command": "cd x\\nls\\n"}', "bash(cd x)"),
+        ("bash", '{"command": ""}', "bash"),
+        ("bash", '{"command": 3}', "bash"),
+        ("bash", '{"cmd": "ls"}', "bash"),
+        ("bash", '["ls"]', "bash"),
+        ("bash", '{"command": "l', "bash"),
+        ("bash", "", "bash"),
+        ("bash", "[" * 100_000, "bash"),
+        ("bash", '{"command": "echo \\ud800"}', "bash(echo ?)"),
+    ],
+)
+def test_a_call_is_named_and_a_shells_with_the_first_line_of_its_command(
+    name: str, arguments: str, expected: str
+) -> None:
+    assert label(ToolCall("c1", name, arguments)) == expected
+
+
+@pytest.mark.req("feed.output_cut")
+@pytest.mark.parametrize("unit", ["x", "é", "日", "🦀"])
+def test_an_output_is_cut_to_2048_bytes_between_characters(unit: str) -> None:
+    size = len(unit.encode())
+    fits = unit * (2048 // size)
+    assert shortened(fits) == fits
+    cut = shortened(fits + unit * 3)
+    assert cut.endswith("…[truncated]")
+    assert cut.removesuffix("…[truncated]") == unit * ((2048 - 14) // size)
+    assert 2048 - size < len(cut.encode()) <= 2048
+    assert shortened(f"{unit}\ud800") == f"{unit}?"
+
+
+@pytest.mark.req("feed.output_cut")
+async def test_a_long_output_is_cut_on_the_feed_and_whole_in_the_stream(tmp_path: Path) -> None:
+    async def long(call: ToolDispatch) -> str:
+        return "日" * 1000
+
+    async with (
+        served(tmp_path, tools={"long": long}) as daemon,
+        following(daemon) as feed,
+        daemon.client() as client,
+    ):
+        events = await told(client.stream("crab", "!tool long {}\n!then\n!say done"))
+        (whole,) = [e.output for e in events if isinstance(e, wire.ToolResultEvent)]
+        assert whole == "日" * 1000
+        (cut,) = [e.tool_output for e in await feed.until_done() if e.kind == wire.TOOL_RESULT]
+        assert cut == "日" * 678 + "…[truncated]"
+
+
+@pytest.mark.req("feed.done")
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (None, "m 0 in / 0 out"),
+        (Usage(999, 58, 1057), "m 999 in / 58 out"),
+        (Usage(1713, 1000, 2713), "m 1.7k in / 1.0k out"),
+        (Usage(1_000_000, 1, 1_000_001), "m 1.0M in / 1 out"),
+        (Usage(1713, 58, 1771, cache_hit=900), "m 1.7k in (900 cached) / 58 out"),
+        (Usage(1713, 58, 1771, cache_hit=0), "m 1.7k in / 58 out"),
+    ],
+)
+def test_what_a_turn_cost_fits_a_line(usage: Usage | None, expected: str) -> None:
+    done = Done("crab", StopReason.COMPLETED, model="m", usage=usage, steps=1)
+    assert outcome(done) == expected
+    assert outcome(Done("crab", StopReason.ERROR, model="m", usage=usage)) == ""

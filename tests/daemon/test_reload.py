@@ -1,0 +1,151 @@
+"""Reading the files anew while turns run, and starting with what cannot be used."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from crabtalk.protocol import wire
+from crabtalk.runtime import ToolDispatch
+from tests.daemon.served import (
+    CONFIG,
+    becomes,
+    ending,
+    following,
+    refused,
+    said,
+    served,
+    shown,
+    told,
+    until,
+)
+from tests.model_server import model_server
+
+DOWN = CONFIG.replace("{url}", "http://127.0.0.1:1/v1")
+
+
+async def look(call: ToolDispatch) -> str:
+    return "waves"
+
+
+@pytest.mark.req("reload.agents")
+async def test_agents_that_came_changed_or_went_are_seen_after_a_reload(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        await client.send("crab", "before")
+        daemon.agent_file("owl").write_text('prompt = "You are owl."\n')
+        daemon.agent_file("crab").write_text('prompt = "You are changed."\n')
+        daemon.agent_file("twin").unlink()
+        assert await refused(client.send("owl", "hello")) == 404
+        await client.reload()
+        assert [agent.name for agent in (await client.list_agents()).agents] == ["crab", "owl"]
+        await client.send("crab", "after")
+        request = daemon.model.requests[-1]
+        assert shown(request)[:2] == [("system", "You are changed."), ("user", "before")]
+        assert (await client.send("owl", "hello")).agent == "owl"
+        assert await refused(client.send("twin", "hello")) == 404
+
+
+@pytest.mark.req("reload.runs_go_on")
+async def test_a_run_finishes_where_it_began_and_new_turns_go_to_the_new_provider(
+    tmp_path: Path,
+) -> None:
+    """The feed and the steering of the run go on as well."""
+    async with (
+        model_server() as new,
+        served(tmp_path, tools={"look": look}) as daemon,
+        daemon.client() as client,
+        following(daemon) as feed,
+    ):
+        running = client.stream("crab", "!wait\n!tool look {}", sender="old")
+        start = await until(running, wire.StreamStart)
+        await daemon.model.until_waiting()
+        daemon.configure(CONFIG.replace("{url}", new.url))
+        await client.reload()
+        await client.steer_session("crab", "!say steered", sender="old")
+        answer = await client.send("crab", "!say from the new one", sender="new")
+        assert answer.content == "from the new one"
+        daemon.model.release()
+        assert said(await told(running)) == "steered"
+        assert len(daemon.model.requests) == 2
+        assert len(new.requests) == 1
+        heard = await feed.until_done(2)
+        assert {event.run_id for event in heard if event.sender == "old"} == {start.run_id}
+        assert (await client.send("crab", "hello", sender="old")).content == "heard: hello"
+        assert len(new.requests) == 2
+        await becomes(lambda: not daemon.model.connections)  # the old one is let go of
+
+
+@pytest.mark.req("reload.refused")
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"[llm",
+        b"llm = 3\n",
+        b"[llm]\nbase_url = 3\n",
+        b'[[providers]]\nname = "p"\nkind = "wood"\n',
+        b'[[providers]]\nname = "p"\n[[providers]]\nname = "p"\n',
+        b"# \xff\n",
+        b"limits = 3\n",
+        b"[limits]\nruns = 0\n",
+        b'[storage]\nurl = "wood:"\n',
+    ],
+)
+async def test_a_config_that_cannot_be_used_is_refused_and_the_old_one_stays(
+    tmp_path: Path, broken: bytes
+) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        await client.send("crab", "before")
+        (daemon.home / "config.toml").write_bytes(broken)
+        daemon.agent_file("owl").write_text('prompt = "You are owl."\n')
+        assert await refused(client.reload()) == 500
+        assert (await client.send("crab", "after")).content == "heard: after"
+        assert len(shown(daemon.model.requests[-1])) == 4
+        assert await refused(client.get_agent("owl")) == 404  # all of it or nothing
+        assert list((await client.get_stats()).problems) == []
+
+
+@pytest.mark.req("reload.runs_go_on")
+async def test_reloads_in_a_crowd_of_turns_disturb_none_of_them(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        async with asyncio.timeout(20):
+            turns = asyncio.gather(
+                *(client.send("crab", f"turn {n}", sender=f"s{n % 5}") for n in range(40))
+            )
+            await asyncio.gather(*(client.reload() for _ in range(5)))
+            answers = await turns
+        assert [a.content for a in answers] == [f"heard: turn {n}" for n in range(40)]
+
+
+@pytest.mark.req("daemon.start.provider_down")
+async def test_a_provider_that_is_down_is_an_error_of_the_turn_and_of_nothing_else(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path, config=DOWN) as daemon, daemon.client() as client:
+        await client.ping()
+        end = ending(await told(client.stream("crab", "hello")))
+        assert end.stop_reason == wire.STOP_REASON_ERROR
+        assert end.error.startswith("llm: ")
+        assert await refused(client.send("crab", "are you there?")) == 500
+        assert await refused(client.compact("crab")) == 500
+        await client.ping()
+        assert (await client.get_stats()).registered_agents == 2
+        daemon.configure(CONFIG.replace("{url}", daemon.model.url))
+        await client.reload()
+        assert (await client.send("crab", "and now?")).content == "heard: and now?"
+        assert [text for _, text in shown(daemon.model.requests[0])[1:]] == [
+            *("hello", "are you there?", "and now?"),
+        ]
+
+
+@pytest.mark.req("daemon.start.bad_settings")
+async def test_settings_that_cannot_be_used_are_a_problem_that_is_shown(tmp_path: Path) -> None:
+    config = '[[providers]]\nname = "p"\nkind = "wood"\n'
+    async with served(tmp_path, config=config) as daemon, daemon.client() as client:
+        (problem,) = (await client.get_stats()).problems
+        assert "wood" in problem
+        assert "wood" in ending(await told(client.stream("crab", "hello"))).error
+        assert await refused(client.list_models()) == 500
+        daemon.configure(CONFIG.replace("{url}", daemon.model.url))
+        await client.reload()
+        assert list((await client.get_stats()).problems) == []
+        assert (await client.send("crab", "hello")).content == "heard: hello"

@@ -1,0 +1,371 @@
+"""RFC 0135, Agent-First Protocol, sentence by sentence, through a client's eyes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from crabtalk.protocol import wire
+from tests.daemon.served import (
+    ending,
+    framing,
+    messages,
+    refused,
+    said,
+    served,
+    shown,
+    told,
+    until,
+)
+
+TAGGED = '<from agent="twin">'
+
+
+# ── Core model ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("conv.identity.pair")
+async def test_agent_and_sender_lead_to_a_conversation_whose_agent_answers_in_a_stream(
+    tmp_path: Path,
+) -> None:
+    """The client names agent and sender; the daemon finds the conversation, runs, streams."""
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        events = await told(client.stream("crab", "!say good day", sender="user"))
+        assert isinstance(events[0], wire.StreamStart)
+        assert events[0].agent == "crab"
+        assert said(events) == "good day"
+        assert ending(events).error == ""
+        (conversation,) = (await client.list_conversations()).conversations
+        assert (conversation.agent, conversation.sender) == ("crab", "user")
+
+
+@pytest.mark.req("conv.identity.pair")
+async def test_each_agent_has_one_continuous_conversation_per_user(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        for agent, sender in [("crab", "bo"), ("crab", "eva"), ("twin", "bo"), ("crab", "bo")]:
+            await client.send(agent, f"{sender} to {agent}", sender=sender)
+        assert shown(daemon.model.requests[-1]) == [
+            ("system", "You are crab."),
+            ("user", "bo to crab"),
+            ("assistant", "heard: bo to crab"),
+            ("user", "bo to crab"),
+        ]
+        listed = (await client.list_conversations()).conversations
+        assert {(c.agent, c.sender) for c in listed} == {
+            ("crab", "bo"),
+            ("crab", "eva"),
+            ("twin", "bo"),
+        }
+        assert len(listed) == 3
+
+
+@pytest.mark.req("wire.no_session_ids")
+async def test_no_part_of_a_stream_says_which_session_it_is(tmp_path: Path) -> None:
+    """`start` names the agent; its run id is new with every turn, so it is no name for more."""
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        starts = [(await told(client.stream("crab", "hello")))[0] for _ in range(2)]
+        fields = {field.name for start in starts for field, _ in start.ListFields()}
+        assert fields == {"agent", "run_id"}
+        assert starts[0] != starts[1]
+
+
+@pytest.mark.req("conv.outlives.connection")
+async def test_a_client_that_lost_everything_finds_the_conversation_by_the_pair(
+    tmp_path: Path,
+) -> None:
+    """With session ids, a client that lost its id had lost the conversation."""
+    async with served(tmp_path) as daemon:
+        async with daemon.client() as client:
+            await client.send("crab", "remember the reef", sender="bo")
+        async with daemon.client() as another:
+            await another.send("crab", "what was it?", sender="bo")
+        assert ("user", "remember the reef") in shown(daemon.model.requests[-1])
+
+
+@pytest.mark.req("conv.outlives.connection")
+async def test_connections_are_ephemeral_and_conversations_persist(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        async with daemon.client() as client:
+            await client.send("crab", "hello")
+        async with daemon.client() as client:
+            (active,) = (await client.list_active_conversations()).conversations
+            assert active.message_count == 2
+            assert await messages(client, "crab") == [
+                ("user", "hello"),
+                ("assistant", "heard: hello"),
+            ]
+
+
+# ── Protocol changes ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("wire.addressing.pair")
+async def test_kill_and_compact_name_a_conversation_by_agent_and_sender(tmp_path: Path) -> None:
+    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+        running = client.stream("crab", "!say so far\n!hang", sender="bo")
+        await until(running, wire.StreamChunk)
+        assert not await client.kill("crab", sender="eva")
+        assert await client.kill("crab", sender="bo")
+        assert ending(await told(running)).stop_reason == wire.STOP_REASON_CANCELLED
+        assert await refused(client.compact("crab", sender="eva")) == 404
+        assert await client.compact("crab", sender="bo") == "They met."
+
+
+@pytest.mark.req("wire.no_session_ids")
+async def test_a_session_number_from_an_older_client_means_nothing(tmp_path: Path) -> None:
+    """Field 3 of a turn was the session; whatever it says, the pair decides."""
+    async with served(tmp_path) as daemon:
+        peer = await daemon.peer()
+        for session in (b"\x18\x01", b"\x18\x63"):
+            plain = wire.SendMsg(agent="crab", content="hello").SerializeToString()
+            peer.send(wire.ClientMessage(send=wire.SendMsg.FromString(plain + session)))
+            assert (await peer.expect()).response.content == "heard: hello"
+        await peer.close()
+        assert len(daemon.logs) == 1
+        assert len(shown(daemon.model.requests[-1])) == 4
+
+
+# ── Guest turns ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("guest.runs_on_primarys_history")
+async def test_a_guest_runs_against_the_primarys_history_with_its_own_prompt_and_no_tools(
+    tmp_path: Path,
+) -> None:
+    """The daemon finds the primary's conversation, adds the user's message, and runs the guest."""
+
+    async def look(call: object) -> str:
+        return "waves"
+
+    async with served(tmp_path, tools={"look": look}) as daemon, daemon.client() as client:
+        await client.send("twin", "hello twin")
+        await told(client.stream("twin", "question", guest="crab"))
+        first, guests = daemon.model.requests
+        assert shown(guests)[0] == ("system", "You are crab.")
+        assert shown(guests)[1:3] == [("user", "hello twin"), ("assistant", "heard: hello twin")]
+        assert shown(guests)[-1] == ("user", "question")
+        assert "tools" in first
+        assert "tools" not in guests
+
+
+@pytest.mark.req("guest.framing.guest")
+async def test_a_guest_is_told_that_it_joins_and_what_the_tags_mean(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        await client.send("crab", "question", guest="twin")
+        (told_so,) = framing(daemon.model.requests[-1])
+        assert "joining this conversation as a guest" in told_so
+        assert '<from agent="NAME">' in told_so
+
+
+@pytest.mark.req("guest.attribution")
+async def test_a_guests_response_is_tagged_with_its_name_and_appended(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        await told(client.stream("crab", "!say hi from me", guest="twin"))
+        asked, answered = daemon.kept()
+        assert asked == {"role": "user", "text": "!say hi from me"}
+        assert answered == {"role": "assistant", "text": "hi from me", "agent": "twin"}
+
+
+@pytest.mark.req("guest.first_class")
+async def test_a_guest_is_heard_in_its_own_words_and_not_in_a_tools_result(tmp_path: Path) -> None:
+    """A first-class message: no delegation, no tool result, no paraphrase."""
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        events = await told(client.stream("crab", "!say exactly  these words", guest="twin"))
+        assert said(events) == "exactly  these words"
+        page = await client.list_messages("crab")
+        assert [(m.role, m.content, m.agent) for m in page.messages] == [
+            ("user", "!say exactly  these words", ""),
+            ("assistant", "exactly  these words", "twin"),
+        ]
+        assert len(daemon.model.requests) == 1
+
+
+@pytest.mark.req("guest.without_compaction")
+async def test_a_guest_sees_the_history_without_anybody_compacting_it_first(
+    tmp_path: Path,
+) -> None:
+    """Clients used to compact and hand over at a mention; now the daemon does all of it."""
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        await client.send("crab", "the reef is deep")
+        await client.send("crab", "what do you say?", guest="twin")
+        assert ("user", "the reef is deep") in shown(daemon.model.requests[-1])
+        assert [line for line in daemon.log() if line["kind"] == "compact"] == []
+
+
+@pytest.mark.req("guest.send")
+async def test_send_takes_a_guest_too(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        answer = await client.send("crab", "!say here", guest="twin")
+        assert (answer.agent, answer.content) == ("twin", "here")
+        assert shown(daemon.model.requests[0])[0] == ("system", "You are twin.")
+        assert daemon.kept()[-1]["agent"] == "twin"
+
+
+# ── Bidirectional framing ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("guest.framing.primary")
+async def test_the_primary_is_told_about_guests_once_there_are_messages_of_them(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        await client.send("crab", "alone")
+        await client.send("crab", "with a guest", guest="twin")
+        await client.send("crab", "and you?")
+        alone, _, after = daemon.model.requests
+        assert framing(alone) == []
+        (told_so,) = framing(after)
+        assert "guests" in told_so
+        assert "answering as yourself" in told_so
+
+
+@pytest.mark.req("guest.framing.fresh")
+async def test_framing_is_made_anew_for_each_run_and_never_piles_up(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        for _ in range(3):
+            await client.send("crab", "guest, speak", guest="twin")
+            await client.send("crab", "crab, speak")
+        assert [len(framing(request)) for request in daemon.model.requests] == [1] * 6
+
+
+# ── Message attribution ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("conv.attribution")
+async def test_the_primarys_messages_carry_no_name_not_even_an_empty_one(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        await client.send("crab", "hello")
+        assert all("agent" not in message for message in daemon.kept())
+        page = await client.list_messages("crab")
+        assert not any(message.HasField("agent") for message in page.messages)
+
+
+@pytest.mark.req("guest.tagging")
+async def test_every_agent_sees_who_said_what(tmp_path: Path) -> None:
+    """What a guest said has its name around it, for the primary and for other guests alike."""
+    agents = {name: f'prompt = "You are {name}."\n' for name in ("crab", "twin", "owl")}
+    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+        await client.send("crab", "first", guest="twin")
+        await client.send("crab", "second", guest="owl")
+        await client.send("crab", "third")
+        _, owls, crabs = daemon.model.requests
+        twins_words = ("assistant", f"{TAGGED}\nheard: first\n</from>")
+        assert twins_words in shown(owls)
+        assert twins_words in shown(crabs)
+        assert ("assistant", '<from agent="owl">\nheard: second\n</from>') in shown(crabs)
+
+
+# ── Compaction as memory ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("compact.marker")
+@pytest.mark.parametrize(
+    ("summary", "title"),
+    [
+        ("Pricing analysis for solo tools. More of it.", "Pricing analysis for solo tools."),
+        ("x" * 80 + " and so on. More.", "x" * 59 + "…"),
+    ],
+)
+async def test_a_marker_has_a_title_of_one_sentence_at_most_sixty_long_and_a_time(
+    tmp_path: Path, summary: str, title: str
+) -> None:
+    async with served(tmp_path, summary=summary) as daemon, daemon.client() as client:
+        await client.send("crab", "hello")
+        await client.compact("crab")
+        (marker,) = [line for line in daemon.log() if line["kind"] == "compact"]
+        assert marker["title"] == title
+        assert marker["summary"] == summary
+        assert marker["archived_at"].endswith("Z")
+        (archive,) = (await client.list_archives("crab")).archives
+        assert (archive.title, archive.archived_at) == (title, marker["archived_at"])
+
+
+@pytest.mark.req("compact.continues")
+async def test_compaction_archives_a_segment_of_a_conversation_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+        await client.send("crab", "hello")
+        await client.compact("crab")
+        await client.send("crab", "again")
+        assert shown(daemon.model.requests[-1]) == [
+            ("system", "You are crab."),
+            ("user", "They met."),
+            ("user", "again"),
+        ]
+        (conversation,) = (await client.list_conversations()).conversations
+        assert conversation.message_count == 4
+        assert len(daemon.logs) == 1
+
+
+@pytest.mark.req("compact.archives")
+async def test_archived_segments_can_be_browsed(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        for part in ("First part. Yes.", "Second part. No."):
+            await client.send("crab", f"about the {part}")
+            daemon.model.summary = part
+            await client.compact("crab")
+        first, second = (await client.list_archives("crab")).archives
+        assert (first.title, second.title) == ("First part.", "Second part.")
+        assert (first.first_id, first.end_id) == (0, 2)
+        assert (second.first_id, second.end_id) == (2, 4)
+        page = await client.list_messages("crab", offset=second.first_id, limit=2)
+        assert [message.content for message in page.messages] == [
+            "about the Second part. No.",
+            "heard: about the Second part. No.",
+        ]
+
+
+# ── What dies, and what it supersedes ──────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("conv.one_per_pair")
+async def test_there_is_no_new_chat_and_nothing_to_resume(tmp_path: Path) -> None:
+    """The one conversation of a pair is always the active one, whatever happened to it."""
+    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+        await client.send("crab", "one")
+        await client.kill("crab")
+        await client.send("crab", "two")
+        await client.compact("crab")
+        await client.send("crab", "three")
+        (conversation,) = (await client.list_conversations()).conversations
+        assert conversation.seq == 1
+        assert [text for role, text in await messages(client, "crab") if role == "user"] == [
+            "one",
+            "two",
+            "three",
+        ]
+
+
+@pytest.mark.req("conv.log.json_lines")
+async def test_a_log_is_lines_of_json_with_names_on_messages_and_titles_on_markers(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+        await client.send("crab", "hello", guest="twin")
+        await client.compact("crab")
+        (log,) = daemon.logs
+        assert log.suffix == ".jsonl"
+        lines = [json.loads(line) for line in log.read_bytes().split(b"\n")[:-1]]
+        assert {line["kind"] for line in lines} == {"meta", "message", "event", "compact"}
+        (marker,) = [line for line in lines if line["kind"] == "compact"]
+        assert {"title", "archived_at"} <= marker.keys()
+        assert [m["message"].get("agent") for m in lines if m["kind"] == "message"] == [
+            None,
+            "twin",
+        ]
+
+
+@pytest.mark.req("conv.active.listed")
+async def test_active_conversations_are_listed_by_agent_and_sender(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        await client.send("crab", "hello", sender="bo")
+        (active,) = (await client.list_active_conversations()).conversations
+        assert {field.name for field, _ in active.ListFields()} <= {
+            "agent",
+            "sender",
+            "message_count",
+            "alive_secs",
+            "title",
+        }
+        assert (active.agent, active.sender, active.message_count) == ("crab", "bo", 2)

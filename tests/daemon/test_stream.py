@@ -1,0 +1,514 @@
+"""A turn over the wire: what is told in which order, how it ends, who can end it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crabtalk.protocol import wire
+from crabtalk.runtime import Limits, ToolDispatch, ToolError
+from tests.daemon.served import (
+    PATIENCE,
+    Served,
+    becomes,
+    ending,
+    messages,
+    refused,
+    said,
+    served,
+    shown,
+    told,
+    until,
+    within,
+)
+from tests.scripted import RawPeer, ping
+
+LS = '!tool bash {"command":"ls"}'
+
+
+async def bash(call: ToolDispatch) -> str:
+    return f"ran {call.arguments}"
+
+
+async def start(daemon: Served, content: str, **options: Any) -> RawPeer:
+    """A turn on a connection of its own; its first answer is not read yet."""
+    peer = await daemon.peer()
+    request = wire.StreamMsg(agent="crab", content=content, **options)
+    peer.send(wire.ClientMessage(stream=request))
+    return peer
+
+
+async def events_of(daemon: Served, content: str, **options: Any) -> list[wire.StreamEvent]:
+    """A turn's events as they are on the wire, without what differs from run to run.
+
+    Nothing follows the last of them: the connection is free for the next request.
+    """
+    peer = await start(daemon, content, **options)
+    events: list[wire.StreamEvent] = []
+    async with asyncio.timeout(PATIENCE):
+        while not events or not events[-1].HasField("end"):
+            message = await peer.expect()
+            assert message.WhichOneof("msg") == "stream", message
+            events.append(message.stream)
+        peer.send(ping())
+        assert (await peer.expect()).WhichOneof("msg") == "pong"
+    await peer.close()
+    for event in events:
+        if event.HasField("start"):
+            event.start.ClearField("run_id")
+        if event.HasField("tool_result"):
+            event.tool_result.ClearField("duration_ms")
+    return events
+
+
+def names(events: list[wire.StreamEvent]) -> list[str | None]:
+    return [event.WhichOneof("event") for event in events]
+
+
+# ── What is told, in which order ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("stream.order")
+async def test_one_call_and_an_answer_are_told_in_the_order_every_client_knows(
+    tmp_path: Path,
+) -> None:
+    content = f"{LS}\n!usage 9 3\n!then\n!say one file\n!usage 20 2"
+    async with served(tmp_path, tools={"bash": bash}) as daemon:
+        events = await events_of(daemon, content)
+    call = {"name": "bash", "id": "call_1"}
+    whole = {**call, "arguments": '{"command":"ls"}'}
+    usages = [
+        {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12},
+        {"prompt_tokens": 20, "completion_tokens": 2, "total_tokens": 22},
+        {"prompt_tokens": 29, "completion_tokens": 5, "total_tokens": 34},
+    ]
+    end = {"agent": "crab", "model": "scripted", "usage": usages[2]}
+    expected: list[dict[str, Any]] = [
+        {"start": {"agent": "crab"}},
+        {"tool_start": {"calls": [call], "early": True}},
+        {"tool_start": {"calls": [whole]}},
+        {"tool_result": {"call_id": "call_1", "output": 'ran {"command":"ls"}'}},
+        {"tools_complete": {}},
+        {"context_usage": {"usage": usages[0]}},
+        {"text_start": {"agent": "crab"}},
+        {"chunk": {"content": "one "}},
+        {"chunk": {"content": "file"}},
+        {"text_end": {"agent": "crab"}},
+        {"context_usage": {"usage": usages[1]}},
+        {"end": {**end, "stop_reason": wire.STOP_REASON_COMPLETED}},
+    ]
+    assert events == [wire.StreamEvent(**event) for event in expected]
+
+
+@pytest.mark.req("stream.segments")
+async def test_segments_never_nest_and_an_early_notice_may_fall_into_one(tmp_path: Path) -> None:
+    content = f"!think well now\n!say let me see\n{LS}\n!then\n!think so\n!say done"
+    async with served(tmp_path, tools={"bash": bash}) as daemon:
+        events = await events_of(daemon, content)
+    assert names(events) == [
+        "start",
+        *("thinking_start", "thinking", "thinking", "thinking_end"),
+        *("text_start", "chunk", "chunk", "chunk", "tool_start", "text_end"),
+        *("tool_start", "tool_result", "tools_complete", "context_usage"),
+        *("thinking_start", "thinking", "thinking_end"),
+        *("text_start", "chunk", "text_end", "context_usage"),
+        "end",
+    ]
+
+
+@pytest.mark.req("stream.results")
+async def test_results_come_as_calls_finish_and_are_kept_in_the_order_of_the_calls(
+    tmp_path: Path,
+) -> None:
+    first_may_finish = asyncio.Event()
+
+    async def slow(call: ToolDispatch) -> str:
+        await first_may_finish.wait()
+        return "slow"
+
+    async def fails(call: ToolDispatch) -> str:
+        raise ToolError("bash failed: no such command")
+
+    tools = {"slow": slow, "fails": fails}
+    async with served(tmp_path, tools=tools) as daemon, daemon.client() as client:
+        running = client.stream("crab", "!tool slow {}\n!tool fails {}\n!then\n!say done")
+        early, complete = [await until(running, wire.ToolStartEvent) for _ in range(2)]
+        assert [call.name for call in early.calls] == ["slow"]
+        assert [call.id for call in complete.calls] == ["call_1", "call_2"]
+        second = await until(running, wire.ToolResultEvent)
+        assert (second.call_id, second.output) == ("call_2", "bash failed: no such command")
+        assert second.is_error
+        first_may_finish.set()
+        first = await until(running, wire.ToolResultEvent)
+        assert (first.call_id, first.output, first.is_error) == ("call_1", "slow", False)
+        await told(running)
+        page = await client.list_messages("crab")
+        assert [m.call_id for m in page.messages if m.role == "tool"] == ["call_1", "call_2"]
+
+
+@pytest.mark.req("stream.usage")
+async def test_a_provider_that_reports_no_usage_is_told_nothing_about(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        events = await events_of(daemon, "!say hello\n!usage 0 0")
+    assert names(events) == ["start", "text_start", "chunk", "text_end", "end"]
+    assert not events[-1].end.HasField("usage")
+
+
+@pytest.mark.req("stream.usage")
+async def test_a_number_the_wire_cannot_hold_is_told_as_the_largest_it_can(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        end = (await events_of(daemon, "!say hello\n!usage 99999999999 1"))[-1].end
+    assert (end.usage.prompt_tokens, end.usage.completion_tokens) == (2**32 - 1, 1)
+
+
+@pytest.mark.req("stream.guest")
+async def test_the_stream_of_a_guest_carries_the_guests_name(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        events = await events_of(daemon, "!say hello", guest="twin")
+    assert names(events) == ["start", "text_start", "chunk", "text_end", "context_usage", "end"]
+    speakers = {
+        getattr(event, name).agent
+        for event, name in zip(events, names(events), strict=True)
+        if name in ("start", "text_start", "text_end", "end")
+    }
+    assert speakers == {"twin"}
+
+
+@pytest.mark.req("durability.turn_before_end")
+async def test_all_of_a_turn_is_stored_when_its_end_is_sent(tmp_path: Path) -> None:
+    async with served(tmp_path, tools={"bash": bash}) as daemon, daemon.client() as client:
+        running = client.stream("crab", f"{LS}\n!then\n!say done")
+        await until(running, wire.StreamEnd)
+        kept = daemon.log()
+        await told(running)
+        roles = [line["message"]["role"] for line in kept if line["kind"] == "message"]
+        assert roles == ["user", "assistant", "tool", "assistant"]
+        assert kept[-1]["message_count"] == 4
+
+
+@pytest.mark.req("durability.before_model")
+async def test_what_the_user_said_is_stored_before_the_model_is_asked(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        running = client.stream("crab", "!hang")
+        await until(running, wire.StreamStart)
+        await daemon.model.until_asked()
+        assert daemon.kept() == [{"role": "user", "text": "!hang"}]
+        await client.kill("crab")
+        await told(running)
+
+
+# ── How it ends ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("stream.stop_reasons")
+@pytest.mark.parametrize(
+    ("content", "reason", "error"),
+    [
+        ("!say done", wire.STOP_REASON_COMPLETED, ""),
+        ("!nothing", wire.STOP_REASON_NO_ACTION, ""),
+        (f"{LS}\n!then\n{LS}\n!then\n!say late", wire.STOP_REASON_MAX_ITERATIONS, ""),
+        ("!status 400 no such luck", wire.STOP_REASON_ERROR, "no such luck"),
+        ("!say so far\n!status 500 boom", wire.STOP_REASON_ERROR, "boom"),
+        ("!say so far\n!cut", wire.STOP_REASON_ERROR, "llm: "),
+    ],
+)
+async def test_the_end_says_why_and_only_a_failure_has_an_error(
+    tmp_path: Path, content: str, reason: wire.StopReason.ValueType, error: str
+) -> None:
+    agents = {"crab": 'prompt = "c"\nmax_iterations = 2\n'}
+    async with served(tmp_path, tools={"bash": bash}, agents=agents) as daemon:
+        end = (await events_of(daemon, content))[-1].end
+        assert end.stop_reason == reason
+        assert error in end.error
+        assert bool(end.error) == (reason == wire.STOP_REASON_ERROR)
+        assert (end.agent, end.model) == ("crab", "scripted")
+        assert daemon.kept()[0] == {"role": "user", "text": content}
+
+
+@pytest.mark.req("stream.unknown_agent")
+async def test_an_unknown_agent_is_one_error_without_start_and_end(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        peer = await daemon.peer()
+        peer.send(wire.ClientMessage(stream=wire.StreamMsg(agent="squid", content="hello")), ping())
+        async with asyncio.timeout(PATIENCE):
+            assert "'squid'" in await peer.expect_error(404)
+            assert (await peer.expect()).WhichOneof("msg") == "pong"
+        await peer.close()
+
+
+@pytest.mark.req("stream.unknown_guest")
+async def test_an_unknown_guest_is_found_out_after_the_start(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        events = await events_of(daemon, "hello", guest="squid")
+        assert names(events) == ["start", "end"]
+        assert events[-1].end.stop_reason == wire.STOP_REASON_ERROR
+        assert "squid" in events[-1].end.error
+        assert daemon.model.requests == []
+
+
+@pytest.mark.req("stream.bad_request")
+@pytest.mark.parametrize("content", ["", " ", "\n\t "])
+async def test_an_empty_message_is_refused(tmp_path: Path, content: str) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        assert await refused(client.send("crab", content)) == 400
+        assert await refused(told(client.stream("crab", content))) == 400
+        assert daemon.logs == []
+
+
+@pytest.mark.req("conv.cwd.checked")
+@pytest.mark.parametrize("cwd", ["here", "./x", "~", "{tmp}/missing", "{tmp}/file", "/\0", "\0"])
+async def test_a_directory_must_be_absolute_and_there(tmp_path: Path, cwd: str) -> None:
+    (tmp_path / "file").touch()
+    place = cwd.replace("{tmp}", str(tmp_path))
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        assert await refused(client.send("crab", "hello", cwd=place)) == 400
+        assert await refused(told(client.stream("crab", "hello", cwd=place))) == 400
+        assert daemon.logs == []
+
+
+@pytest.mark.req("bounds.runs")
+async def test_turns_beyond_the_bound_are_refused_and_later_ones_are_not(tmp_path: Path) -> None:
+    async with served(tmp_path, limits=Limits(runs=2)) as daemon, daemon.client() as client:
+        running = [client.stream("crab", "!wait", sender=name) for name in ("a", "b")]
+        for stream in running:
+            await until(stream, wire.StreamStart)
+        assert await refused(client.send("crab", "hello")) == 503
+        assert await refused(told(client.stream("crab", "hello"))) == 503
+        assert await refused(client.compact("crab", sender="a")) == 503
+        await daemon.model.until_waiting(2)
+        daemon.model.release()
+        for stream in running:
+            await told(stream)
+        assert (await client.send("crab", "hello")).content == "heard: hello"
+
+
+@pytest.mark.req("stream.tool_choice")
+async def test_a_turn_can_say_which_tool_to_call_first(tmp_path: Path) -> None:
+    async with served(tmp_path, tools={"bash": bash}) as daemon, daemon.client() as client:
+        await client.send("crab", f"{LS}\n!then\n!say done", tool_choice="bash")
+        await told(client.stream("crab", "hello", tool_choice="none"))
+        choices = [request["tool_choice"] for request in daemon.model.requests]
+        assert choices == [{"type": "function", "function": {"name": "bash"}}, "auto", "none"]
+
+
+# ── send ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("send.answer")
+async def test_send_answers_with_the_last_words_and_what_all_of_it_cost(tmp_path: Path) -> None:
+    content = f"!say looking\n{LS}\n!usage 5 1\n!then\n!say done\n!usage 7 1"
+    async with served(tmp_path, tools={"bash": bash}) as daemon, daemon.client() as client:
+        answer = await client.send("crab", content)
+        assert (answer.agent, answer.content, answer.model) == ("crab", "done", "scripted")
+        assert answer.usage == wire.TokenUsage(
+            prompt_tokens=12, completion_tokens=2, total_tokens=14
+        )
+
+
+@pytest.mark.req("send.fails")
+async def test_send_says_so_when_the_model_fails_or_a_name_is_unknown(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        assert await refused(client.send("crab", "!status 500 boom")) == 500
+        assert await refused(client.send("squid", "hello")) == 404
+        assert await refused(client.send("crab", "hello", guest="squid")) == 404
+        assert [text for _, text in await messages(client, "crab")] == ["!status 500 boom"]
+
+
+@pytest.mark.req("send.killed")
+async def test_a_send_that_is_killed_is_answered_with_an_error(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        sending = asyncio.ensure_future(client.send("crab", "!say so far\n!hang"))
+        await daemon.model.until_asked()
+        assert await client.kill("crab")
+        assert await refused(sending) == 500
+        await daemon.model.until_hung_up()
+
+
+# ── Killing ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("kill.keeps_user_message")
+async def test_a_killed_turn_keeps_what_was_complete_and_the_next_goes_on_from_there(
+    tmp_path: Path,
+) -> None:
+    """A tool is stopped, its call answered as interrupted, so that any model takes the history."""
+    stopped = asyncio.Event()
+    began = asyncio.Event()
+
+    async def stuck(call: ToolDispatch) -> str:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return ""
+
+    tools = {"stuck": stuck, "bash": bash}
+    async with served(tmp_path, tools=tools) as daemon, daemon.client() as client:
+        running = client.stream("crab", f"{LS}\n!then\n!say wait\n!tool stuck {{}}")
+        await until(running, wire.ToolStartEvent)
+        await within(began.wait())
+        assert await client.kill("crab")
+        end = ending(await told(running))
+        assert (end.stop_reason, end.error) == (wire.STOP_REASON_CANCELLED, "")
+        assert stopped.is_set()
+        await client.send("crab", "go on")
+        roles = [role for role, _ in shown(daemon.model.requests[-1])[1:]]
+        assert roles == ["user", "assistant", "tool", "assistant", "tool", "user"]
+        results = [text for role, text in shown(daemon.model.requests[-1]) if role == "tool"]
+        assert results[0] == 'ran {"command":"ls"}'
+        assert results[1].startswith("interrupted")
+
+
+@pytest.mark.req("kill.waiting_turn")
+async def test_a_turn_that_waits_behind_the_killed_one_runs(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        first = client.stream("crab", "!hang")
+        await until(first, wire.StreamStart)
+        second = client.stream("crab", "!say my turn")
+        await until(second, wire.StreamStart)
+        await daemon.model.until_asked()
+        await client.kill("crab")
+        assert ending(await told(first)).stop_reason == wire.STOP_REASON_CANCELLED
+        assert said(await told(second)) == "my turn"
+
+
+# ── Leaving ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("leave.cancels")
+@pytest.mark.parametrize("half", [False, True])
+async def test_a_client_that_leaves_takes_its_turn_along(tmp_path: Path, half: bool) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        peer = await start(daemon, "!say so far\n!hang")
+        async with asyncio.timeout(PATIENCE):
+            while not (await peer.expect()).stream.HasField("chunk"):
+                pass
+        if half:
+            peer.writer.write_eof()
+        else:
+            await peer.close()
+        await daemon.model.until_hung_up()
+        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        await peer.close()
+        await client.send("crab", "hello again")
+        assert [text for role, text in await messages(client, "crab") if role == "user"] == [
+            "!say so far\n!hang",
+            "hello again",
+        ]
+
+
+@pytest.mark.req("leave.detached")
+async def test_a_detached_turn_outlives_its_client(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        peer = await start(daemon, "!wait\n!say to the end", detach=True)
+        await within(peer.expect())
+        await daemon.model.until_waiting()
+        await peer.close()
+        await becomes(lambda: daemon.listener.statistics().connections == 1)
+        assert daemon.daemon.runtime.running == 1
+        daemon.model.release()
+        await client.send("crab", "and you?")  # waits for its turn behind the other
+        assert daemon.kept()[1]["text"] == "to the end"
+        assert daemon.model.hangups == 0
+
+
+@pytest.mark.req("leave.send")
+async def test_a_send_is_carried_out_though_its_client_left(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        peer = await daemon.peer()
+        request = wire.SendMsg(agent="crab", content="!wait\n!say to the end")
+        peer.send(wire.ClientMessage(send=request))
+        await daemon.model.until_waiting()
+        await peer.close()
+        await client.ping()
+        await client.ping()
+        daemon.model.release()
+        await client.send("crab", "and you?")
+        assert daemon.kept()[1]["text"] == "to the end"
+        assert daemon.model.hangups == 0
+
+
+@pytest.mark.req("leave.waiting")
+async def test_a_turn_left_while_it_waits_was_never_said(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        running = client.stream("crab", "!wait\n!say first")
+        await until(running, wire.StreamStart)
+        peer = await start(daemon, "never mind")
+        await within(peer.expect())
+        await peer.close()
+        await becomes(lambda: daemon.daemon.runtime.running == 1)
+        await daemon.model.until_waiting()
+        daemon.model.release()
+        assert said(await told(running)) == "first"
+        await client.send("crab", "second")
+        assert [text for _, text in await messages(client, "crab")] == [
+            "!wait\n!say first",
+            "first",
+            "second",
+            "heard: second",
+        ]
+
+
+# ── Steering ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("steer.next_step")
+async def test_steering_is_read_at_the_next_step_in_order_and_told(tmp_path: Path) -> None:
+    began, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(call: ToolDispatch) -> str:
+        began.set()
+        await goes_on.wait()
+        return "slow"
+
+    async with served(tmp_path, tools={"slow": slow}) as daemon, daemon.client() as client:
+        running = client.stream("crab", "!tool slow {}")
+        await until(running, wire.StreamStart)
+        await within(began.wait())
+        await client.steer_session("crab", "a little left")
+        await client.steer_session("crab", "!say turning")
+        goes_on.set()
+        events = await told(running)
+        steered = [e.content for e in events if isinstance(e, wire.UserSteeredEvent)]
+        assert steered == ["a little left", "!say turning"]
+        assert said(events) == "turning"
+        assert [text for _, text in shown(daemon.model.requests[-1])[-2:]] == steered
+
+
+@pytest.mark.req("steer.last_step")
+async def test_what_is_said_as_the_turn_ends_becomes_a_step_of_its_own(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        running = client.stream("crab", "!wait\n!say all I had to say")
+        await until(running, wire.StreamStart)
+        await daemon.model.until_waiting()
+        await client.steer_session("crab", "!say but then")
+        daemon.model.release()
+        events = await told(running)
+        assert said(events) == "all I had to saybut then"
+        kinds = [type(event) for event in events]
+        assert kinds.index(wire.UserSteeredEvent) > kinds.index(wire.TextEndEvent)
+        assert [text for _, text in await messages(client, "crab")] == [
+            "!wait\n!say all I had to say",
+            "all I had to say",
+            "!say but then",
+            "but then",
+        ]
+
+
+@pytest.mark.req("steer.refused")
+async def test_steering_needs_a_turn_to_steer_words_and_room(tmp_path: Path) -> None:
+    async with served(tmp_path, limits=Limits(steers=2)) as daemon, daemon.client() as client:
+        assert await refused(client.steer_session("crab", "left")) == 404
+        await client.send("crab", "hello")
+        assert await refused(client.steer_session("crab", "left")) == 404
+        running = client.stream("crab", "!wait\n!say done")
+        await until(running, wire.StreamStart)
+        await daemon.model.until_waiting()
+        assert await refused(client.steer_session("crab", " ")) == 400
+        await client.steer_session("crab", "left")
+        await client.steer_session("crab", "right")
+        assert await refused(client.steer_session("crab", "back")) == 503
+        daemon.model.release()
+        assert said(await told(running)) == "doneheard: right"
