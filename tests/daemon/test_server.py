@@ -12,7 +12,6 @@ import pytest
 
 import crabtalk
 from crabtalk.client import Client, ServerError
-from crabtalk.daemon.answers import day
 from crabtalk.model import Message
 from crabtalk.protocol import wire
 from crabtalk.runtime import Limits, ToolDispatch
@@ -142,7 +141,7 @@ async def test_conversations_are_listed_last_used_first_and_by_agent_and_sender(
 )
 def test_a_day_is_that_of_the_daemons_clock(when: str, expected: str) -> None:
     now = datetime.fromisoformat("2026-03-02T08:00:00+01:00")
-    assert day(datetime.fromisoformat(when), now) == expected
+    assert Days(now).name(datetime.fromisoformat(when)) == expected
 
 
 @pytest.mark.req("conv.active.listed")

@@ -6,8 +6,6 @@ import stat
 import subprocess
 import sys
 import tomllib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crabtalk.storage import FileStorage, Meta, MetaRecord, Pair, StorageError, log_name
+from crabtalk.storage import Pair, StorageError, log_name
 from crabtalk.storage.records import encode, encode_line
-from tests.storage.samples import AT, PAIR, folded, log_of, opened, opening, said
+from tests.storage.samples import PAIR, folded, log_of, opened, opening, said
 
 ROOT = Path(__file__).parents[2]
 NAME = log_name(PAIR)
@@ -176,45 +174,6 @@ async def test_a_listing_sees_logs_that_came_and_went_without_it(home: Path) -> 
         assert [meta.pair for _, meta in await storage.conversations()] == [OTHER]
 
 
-@asynccontextmanager
-async def listing_held(storage: FileStorage, home: Path) -> AsyncIterator[asyncio.Future[Any]]:
-    """A listing that is not done before we are: one of the logs is a pipe nobody writes to."""
-    pipe = home / "sessions" / "pipe.jsonl"
-    os.mkfifo(pipe)
-    listing = asyncio.ensure_future(storage.conversations())
-    await asyncio.sleep(0)
-    try:
-        yield listing
-        assert not listing.done()
-    finally:
-        os.close(await asyncio.to_thread(os.open, pipe, os.O_WRONLY))
-        pipe.unlink()
-
-
-async def test_what_is_appended_while_a_listing_is_made_is_in_it(home: Path) -> None:
-    new = Pair("crab", "new")
-    async with opened(home) as storage:
-        for pair in (PAIR, OTHER):
-            await storage.append(pair, [opening(pair, title="old"), said(0)], create=True)
-
-    def shown(listing: list[tuple[str, Meta]]) -> dict[Pair, tuple[str, int, str]]:
-        return {meta.pair: (meta.title, meta.message_count, meta.created_at) for _, meta in listing}
-
-    async with opened(home) as storage:
-        async with listing_held(storage, home) as listing:
-            await storage.append(PAIR, [said(1), MetaRecord(title="new")])
-            await storage.append(new, [opening(new, title="first")], create=True)
-            await storage.append(new, [said(0)])
-        expected = {PAIR: ("new", 2, AT), OTHER: ("old", 1, AT), new: ("first", 1, AT)}
-        assert shown(await listing) == expected
-        async with listing_held(storage, home) as listing:
-            await storage.append(new, [said(1)])
-            await storage.append(OTHER, [MetaRecord(title="newer")])
-        expected |= {OTHER: ("newer", 1, AT), new: ("first", 2, AT)}
-        assert shown(await listing) == expected
-        assert shown(await storage.conversations()) == expected
-
-
 async def test_what_is_no_log_is_not_listed_and_reported(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -223,10 +182,12 @@ async def test_what_is_no_log_is_not_listed_and_reported(
         (home / "sessions" / "folder.jsonl").mkdir()
         (home / "sessions" / "link.jsonl").symlink_to(log_of(home))
         (home / "sessions" / "notes.txt").write_text("mine")
+        os.mkfifo(home / "sessions" / "pipe.jsonl")
         assert [name for name, _ in await storage.conversations()] == [NAME]
     assert {message.partition(":")[0] for message in caplog.messages} == {
         "cannot read the log folder",
         "cannot read the log link",
+        "cannot read the log pipe",
     }
 
 

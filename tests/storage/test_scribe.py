@@ -73,26 +73,25 @@ async def test_appends_that_come_together_share_a_flush_and_keep_their_order(
     names = [f"log-{n}" for n in range(50)]
     await begin(scribe, *names)
     before = scribe.flushes
-    kept: dict[str, list[int]] = {name: [] for name in names}
+    done: dict[str, list[int]] = {name: [] for name in names}
 
-    async def append(name: str, number: int, done: asyncio.Future[None]) -> None:
-        await done
-        assert b"%d\n" % number in content(directory, name).splitlines(keepends=True)
-        kept[name].append(number)
+    def append(name: str, number: int) -> asyncio.Future[None]:
+        def note(_: asyncio.Future[None]) -> None:
+            if b"%d" % number in content(directory, name).splitlines():
+                done[name].append(number)
+
+        future = scribe.append(name, b"%d\n" % number)
+        future.add_done_callback(note)
+        return future
 
     with held(scribe, directory):
-        waiting = [
-            (name, number, scribe.append(name, b"%d\n" % number))
-            for number in range(1, 5)
-            for name in names
-        ]
-        # Started while nothing can be written, so none may be done.
+        waiting = [append(name, number) for number in range(1, 5) for name in names]
         await asyncio.sleep(0)
-        assert not any(done.done() for _, _, done in waiting)
-    await asyncio.gather(*[append(*one) for one in waiting])
+        assert not any(future.done() for future in waiting)
+    await asyncio.gather(*waiting)
     for name in names:
         assert content(directory, name) == b"0\n1\n2\n3\n4\n"
-        assert kept[name] == [1, 2, 3, 4]
+        assert done[name] == [1, 2, 3, 4]
     # One of the file system on Linux, else one of each log: not one of each of 200 appends. The
     # first few may have gone along with the pipe.
     most = 1 if sys.platform == "linux" else len(names)

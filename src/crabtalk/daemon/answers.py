@@ -32,11 +32,11 @@ def agent_info(agent: Agent) -> wire.AgentInfo:
     )
 
 
-def conversation_info(handle: str, meta: Meta, now: datetime) -> wire.ConversationInfo:
+def add_conversation(answer: wire.ConversationList, handle: str, meta: Meta, days: "Days") -> None:
     began = moment(meta.created_at)
     last = moment(meta.updated_at)
     lasted = (last - began).total_seconds() if began is not None and last is not None else 0
-    return wire.ConversationInfo(
+    answer.conversations.add(
         agent=meta.agent,
         sender=meta.created_by,
         seq=1,  # a pair has one conversation, for good
@@ -44,7 +44,7 @@ def conversation_info(handle: str, meta: Meta, now: datetime) -> wire.Conversati
         file_path=handle,
         message_count=meta.message_count,
         alive_secs=max(0, int(lasted)),
-        date=day(began, now) if began is not None else "",
+        date=days.name(began) if began is not None else "",
     )
 
 
@@ -102,9 +102,16 @@ def moment(text: str) -> datetime | None:
         return None
 
 
-def day(when: datetime, now: datetime) -> str:
-    """`Today`, `Yesterday` or the date, where the daemon is."""
-    date = when.astimezone(now.tzinfo).date()
-    if date == now.date():
-        return "Today"
-    return "Yesterday" if date == now.date() - timedelta(days=1) else date.isoformat()
+class Days:
+    """Days as people call them where the daemon is. One for a whole listing."""
+
+    def __init__(self, now: datetime) -> None:
+        self._zone = now.tzinfo
+        self._today = now.date()
+        self._yesterday = self._today - timedelta(days=1)
+
+    def name(self, when: datetime) -> str:
+        date = when.astimezone(self._zone).date()
+        if date == self._today:
+            return "Today"
+        return "Yesterday" if date == self._yesterday else date.isoformat()

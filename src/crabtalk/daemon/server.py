@@ -41,7 +41,7 @@ from crabtalk.storage import (
     unmask,
 )
 
-from .answers import agent_info, archive_list, conversation_info, conversation_message, history
+from .answers import Days, add_conversation, agent_info, archive_list, conversation_message, history
 from .config import ConfigError
 from .daemon import CRAB, Daemon
 from .stream_events import stream_event, token_usage
@@ -171,11 +171,11 @@ class DaemonServer(Server):
         with answered():
             found = await self._daemon.storage.conversations(request.agent, request.sender)
         found.sort(key=lambda entry: (entry[1].updated_at, entry[0]), reverse=True)
-        now = datetime.now().astimezone()
+        days = Days(datetime.now().astimezone())
         answer = wire.ConversationList()
         for start in range(0, len(found), SLICE):
-            rows = found[start : start + SLICE]
-            answer.conversations.extend(conversation_info(name, meta, now) for name, meta in rows)
+            for handle, meta in found[start : start + SLICE]:
+                add_conversation(answer, handle, meta, days)
             await asyncio.sleep(0)  # others have their turn
         return answer
 

@@ -3,14 +3,15 @@
 import asyncio
 import itertools
 import logging
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from . import log as logs
 from .agent import Agent
 from .agent_files import AgentFiles
+from .catalogue import Catalogue
 from .errors import StorageError
 from .names import is_handle, log_name
 from .records import Archive, Meta, Page, Pair, Record, Stored, archives, encode, replay
@@ -33,11 +34,7 @@ class FileStorage:
         self._scribe = Scribe(self._sessions, flush=flush)
         # Pairs whose name was taken by another, as good as never.
         self._moved: dict[Pair, str] = {}
-        # Everything a listing shows, by name; filled when somebody first asks for one.
-        self._catalogue: dict[str, Meta] | None = None
-        self._listing = asyncio.Lock()
-        # What was appended, while logs are surveyed, to those not in the catalogue yet.
-        self._meanwhile: dict[str, list[Record]] | None = None
+        self._catalogue = Catalogue(self._sessions, home / "index" / "conversations")
 
     @property
     def scribe(self) -> Scribe:
@@ -73,11 +70,7 @@ class FileStorage:
     async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
         name = self._moved.get(pair) or log_name(pair)
         await self._scribe.append(name, encode(records), create=create)
-        if self._catalogue is not None and (create or name in self._catalogue):
-            meta = Meta(*pair) if create else self._catalogue[name]
-            self._catalogue[name] = patched(meta, records)
-        elif self._meanwhile is not None:
-            self._meanwhile.setdefault(name, []).extend(records)
+        self._catalogue.note(name, pair, records, created=create)
 
     async def meta(self, pair: Pair) -> Meta | None:
         return await if_there(self._meta, pair)
@@ -110,50 +103,13 @@ class FileStorage:
         return archives(logs.markers(path)) if path is not None else None
 
     async def conversations(self, agent: str = "", sender: str = "") -> list[tuple[str, Meta]]:
-        async with self._listing:
-            # Kept up to date from here on, also by appends that come while the thread reads.
-            known = self._catalogue = self._catalogue or {}
-            meanwhile = self._meanwhile = {}
-            before = set(known)
-            try:
-                names, fresh = await in_thread(self._survey, before)
-            finally:
-                self._meanwhile = None
-        for name, meta in fresh.items():
-            # Some of it the thread has seen; laid over itself it makes no difference.
-            known.setdefault(name, patched(meta, meanwhile.get(name, ())))
-        for name in before - names:
-            known.pop(name, None)
+        with told():
+            rows = await self._catalogue.rows()
         return [
             (name, meta)
-            for name, meta in known.items()
+            for name, meta in rows
             if (not agent or meta.agent == agent) and (not sender or meta.created_by == sender)
         ]
-
-    def _survey(self, known: set[str]) -> tuple[set[str], dict[str, Meta]]:
-        """All names there are, and the meta of those not known yet."""
-        names: set[str] = set()
-        fresh: dict[str, Meta] = {}
-        try:
-            with os.scandir(self._sessions) as entries:
-                found = [entry.name[:-6] for entry in entries if entry.name.endswith(".jsonl")]
-        except FileNotFoundError:
-            return names, fresh
-        for name in found:
-            if name in known:
-                names.add(name)
-                continue
-            try:
-                meta = logs.read_meta(self._sessions / f"{name}.jsonl")
-            except OSError as error:
-                log.warning("cannot read the log %s: %s", name, error.strerror)
-                continue
-            if meta is None:
-                log.warning("the log %s does not say whose it is; not listed", name)
-                continue
-            names.add(name)
-            fresh[name] = meta
-        return names, fresh
 
     async def resolve(self, handle: str) -> Pair | None:
         if not is_handle(handle):
@@ -167,8 +123,8 @@ class FileStorage:
     async def delete(self, pair: Pair) -> bool:
         name = await if_there(self._delete, pair)
         self._moved.pop(pair, None)
-        if name is not None and self._catalogue is not None:
-            self._catalogue.pop(name, None)
+        if name is not None:
+            self._catalogue.forget(name)
         return name is not None
 
     def _delete(self, pair: Pair) -> str | None:
@@ -258,6 +214,7 @@ class FileStorage:
 
     async def close(self) -> None:
         await self._scribe.close()
+        await asyncio.to_thread(self._catalogue.save)
 
 
 async def if_there(function: Callable[..., T | None], *arguments: Any) -> T | None:
@@ -273,15 +230,16 @@ async def if_there(function: Callable[..., T | None], *arguments: Any) -> T | No
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """What the file system refuses is a StorageError; nothing here may stall the loop."""
-    try:
+    """Nothing here may stall the loop."""
+    with told():
         return await asyncio.to_thread(function, *arguments)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What the file system refuses is a StorageError."""
+    try:
+        yield
     except OSError as error:
         what = error.filename or "the home directory"
         raise StorageError(f"cannot use {what}: {error.strerror or error}") from None
-
-
-def patched(meta: Meta, records: Iterable[Record]) -> Meta:
-    for record in records:
-        meta = meta.patched(record)
-    return meta

@@ -5,11 +5,13 @@ order, are the conversation's meta, so that a key we do not know survives simply
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from crabtalk.model.messages import Message, Value
+
+T = TypeVar("T")
 
 
 class Pair(NamedTuple):
@@ -87,12 +89,15 @@ class Meta(Value, frozen=True):
             case MarkerRecord(summary=summary, archived_at=at):
                 return msgspec.structs.replace(self, summary=summary, updated_at=at)
             case MetaRecord():
-                given = {
-                    key: value
-                    for key in record.__struct_fields__
-                    if (value := getattr(record, key)) is not None
-                }
-                return msgspec.structs.replace(self, **given)
+                return Meta(
+                    given(record.agent, self.agent),
+                    given(record.created_by, self.created_by),
+                    given(record.created_at, self.created_at),
+                    given(record.title, self.title),
+                    given(record.updated_at, self.updated_at),
+                    given(record.message_count, self.message_count),
+                    given(record.summary, self.summary),
+                )
         return self
 
     def snapshot(self) -> MetaRecord:
@@ -105,6 +110,10 @@ class Meta(Value, frozen=True):
             updated_at=self.updated_at,
             message_count=self.message_count,
         )
+
+
+def given(new: T | None, old: T) -> T:
+    return old if new is None else new
 
 
 class Stored(Value, frozen=True):

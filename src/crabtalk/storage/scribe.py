@@ -136,7 +136,7 @@ class Scribe:
 
     def _make_directory(self) -> None:
         if not self._directory.is_dir():
-            self._directory.mkdir(mode=0o700, exist_ok=True)
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._flush:
                 flush_directory(self._directory.parent)
 

@@ -1,0 +1,152 @@
+"""Catalogue: what a listing shows of every log, without reading the logs each time.
+
+Filled when somebody first asks, and kept up to date by what is appended. On the way out it is saved
+beside the logs' home; it is derived from them, and may be deleted at any time.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from . import log as logs
+from .records import Meta, Pair, Record
+
+log = logging.getLogger(__name__)
+
+# A log's size and time of change: while both are the same, so is what a listing shows of it.
+Seen = tuple[int, int]
+
+
+class Row(msgspec.Struct, array_like=True, frozen=True):
+    name: str
+    seen: Seen
+    meta: Meta
+
+
+_rows = msgspec.msgpack.Decoder(list[Row])
+
+
+class Catalogue:
+    def __init__(self, logs_directory: Path, file: Path) -> None:
+        self._directory = logs_directory
+        self._file = file
+        self._known: dict[str, Meta] | None = None
+        self._listing = asyncio.Lock()
+        # What was appended, while logs are surveyed, to those not known yet.
+        self._meanwhile: dict[str, list[Record]] | None = None
+
+    def note(self, name: str, pair: Pair, records: Sequence[Record], *, created: bool) -> None:
+        """That these were appended."""
+        if self._known is not None and (created or name in self._known):
+            meta = Meta(*pair) if created else self._known[name]
+            self._known[name] = patched(meta, records)
+        elif self._meanwhile is not None:
+            self._meanwhile.setdefault(name, []).extend(records)
+
+    def forget(self, name: str) -> None:
+        if self._known is not None:
+            self._known.pop(name, None)
+
+    async def rows(self) -> list[tuple[str, Meta]]:
+        """All there are now, also those that came or went without us. Raises OSError."""
+        async with self._listing:
+            # Kept up to date from here on, also by appends that come while the thread reads.
+            known = self._known if self._known is not None else {}
+            self._known = known
+            meanwhile = self._meanwhile = {}
+            before = set(known)
+            try:
+                names, fresh = await asyncio.to_thread(self._survey, before)
+            finally:
+                self._meanwhile = None
+            for name, meta in fresh.items():
+                # Some of it the thread has seen; laid over itself it makes no difference.
+                known.setdefault(name, patched(meta, meanwhile.get(name, ())))
+            for name in before - names:
+                known.pop(name, None)
+            return list(known.items())
+
+    def save(self) -> None:
+        """For the next start. Blocks; that it cannot be written matters to nobody."""
+        if not self._known:
+            return
+        rows = [
+            Row(name, seen, meta)
+            for name, seen in self._scan(with_times=True).items()
+            if seen is not None and (meta := self._known.get(name)) is not None
+        ]
+        try:
+            self._file.parent.mkdir(mode=0o700, exist_ok=True)
+            aside = self._file.with_suffix(".new")
+            descriptor = os.open(
+                aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
+            )
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.msgpack.encode(rows))
+            aside.replace(self._file)
+        except OSError as error:
+            log.info("the catalogue of conversations was not saved: %s", error.strerror)
+
+    # ── In threads ──────────────────────────────────────────────────────────────────────────
+
+    def _survey(self, known: set[str]) -> tuple[set[str], dict[str, Meta]]:
+        """All names there are, and the meta of those not known yet."""
+        names: set[str] = set()
+        fresh: dict[str, Meta] = {}
+        saved = self._saved() if not known else {}
+        directory = str(self._directory)
+        for name, seen in self._scan(with_times=bool(saved)).items():
+            row = saved.get(name)
+            if name in known:
+                names.add(name)
+            elif row is not None and row.seen == seen:
+                fresh[name] = row.meta
+            elif (meta := self._read(f"{directory}/{name}.jsonl", name)) is not None:
+                fresh[name] = meta
+        return names | fresh.keys(), fresh
+
+    def _scan(self, *, with_times: bool) -> dict[str, Seen | None]:
+        try:
+            with os.scandir(self._directory) as entries:
+                return {
+                    entry.name[:-6]: seen(entry) if with_times else None
+                    for entry in entries
+                    if entry.name.endswith(".jsonl")
+                }
+        except FileNotFoundError:
+            return {}
+
+    def _saved(self) -> dict[str, Row]:
+        try:
+            return {row.name: row for row in _rows.decode(self._file.read_bytes())}
+        except (OSError, msgspec.MsgspecError, ValueError):
+            return {}
+
+    def _read(self, path: str, name: str) -> Meta | None:
+        try:
+            meta = logs.glance(path) or logs.read_meta(Path(path))
+        except OSError as error:
+            log.warning("cannot read the log %s: %s", name, error.strerror)
+            return None
+        if meta is None:
+            log.warning("the log %s does not say whose it is; not listed", name)
+        return meta
+
+
+def seen(entry: "os.DirEntry[str]") -> Seen | None:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:  # deleted a moment ago
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def patched(meta: Meta, records: Iterable[Record]) -> Meta:
+    """The meta after all of them, without the summary, which no listing shows."""
+    for record in records:
+        meta = meta.patched(record)
+    return msgspec.structs.replace(meta, summary="") if meta.summary else meta
