@@ -12,6 +12,7 @@ import pytest
 
 import crabtalk
 from crabtalk.client import Client, ServerError
+from crabtalk.daemon.answers import Days
 from crabtalk.model import Message
 from crabtalk.protocol import wire
 from crabtalk.runtime import Limits, ToolDispatch
