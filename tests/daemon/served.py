@@ -100,6 +100,7 @@ async def served(
     config: str = CONFIG,
     agents: Mapping[str, str] = AGENTS,
     tools: Mapping[str, Carry] | None = None,
+    hooks: Mapping[str, Hook] | None = None,
     storage: Storage | None = None,
     limits: Limits | None = None,
     feed_limits: FeedLimits | None = None,
@@ -107,6 +108,7 @@ async def served(
 ) -> AsyncIterator[Served]:
     """Serves the home in `path`; `agents` and `config` are what its files say, if there are none.
 
+    With `hooks` agents have all built-in tools, and those; else `tools` are all they have.
     Without a model it has one of its own, which compacts anything into `summary`. {url} in the
     config is the model's.
     """
@@ -122,7 +124,8 @@ async def served(
             await files.config(),
             limits=limits,
             feed_limits=feed_limits,
-            hook=Tools(**tools or {}),
+            hook=Tools(**tools or {}) if hooks is None else None,
+            hooks=hooks or {},
         )
         listener = Listener(
             DaemonServer(daemon), transport_limits or TransportLimits(drain_timeout=1)

@@ -111,6 +111,7 @@ def test_the_wire_has_no_other_name_for_a_conversation() -> None:
     assert names == {
         *("agent", "sender"),
         *("content", "cwd", "guest", "tool_choice", "detach", "offset", "limit"),
+        "ask_id",
     }
 
 

@@ -354,6 +354,7 @@ ADDITIONS = {
     "ToolStartEvent.early",
     "StreamEnd.stop_reason",
     "StreamStart.run_id",
+    *("AskUserEvent.ask_id", "ReplyToAsk.ask_id"),
     *("DaemonStats.runs", "DaemonStats.problems"),
     *("ConversationMessage.id", "ConversationMessage.timestamp", "ConversationMessage.agent"),
     *("ConversationMessage.reasoning", "ConversationMessage.tool_calls"),

@@ -235,9 +235,11 @@ class Client:
                     return
                 yield event
 
-    async def reply_to_ask(self, agent: str, content: str, *, sender: str = "") -> None:
-        """Answers the question the conversation's run is waiting on."""
-        request = wire.ReplyToAsk(agent=agent, sender=sender, content=content)
+    async def reply_to_ask(
+        self, agent: str, content: str, *, sender: str = "", ask_id: str | None = None
+    ) -> None:
+        """Answers what the conversation's run is waiting on: the oldest ask, or that one."""
+        request = wire.ReplyToAsk(agent=agent, sender=sender, content=content, ask_id=ask_id)
         await self._ask("reply_to_ask", request)
 
     async def steer_session(self, agent: str, content: str, *, sender: str = "") -> None:

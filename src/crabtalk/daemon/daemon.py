@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from crabtalk.hooks import Asks, Composite, TitleHook
 from crabtalk.model import Registry, SettingsError, open_registry, read_settings
 from crabtalk.runtime import Clock, Hook, Limits, Runtime
 from crabtalk.storage import Agent, Storage, StorageError
@@ -42,6 +43,7 @@ class Daemon:
         limits: Limits | None = None,
         feed_limits: FeedLimits | None = None,
         hook: Hook | None = None,
+        hooks: Mapping[str, Hook] | None = None,
         keep_secret: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
         self.home = home
@@ -54,8 +56,20 @@ class Daemon:
         self._opened = asyncio.Event()
         self._changing = asyncio.Lock()
         self.models = self._models_of(document)
-        env = DaemonEnv(hook or Hook(), self.feed, Instructions(home), Path.cwd())
+        self.asks = Asks()
+        env = DaemonEnv(
+            hook or self._built_in(hooks or {}), self.feed, Instructions(home), Path.cwd()
+        )
         self.runtime = Runtime(storage, self.models, env, limits=limits, clock=self.clock)
+
+    def _built_in(self, others: Mapping[str, Hook]) -> Hook:
+        """What every agent can do, as far as its file lets it. `others` come on top."""
+
+        async def set_title(agent: str, title: str, sender: str) -> None:
+            await self.runtime.set_title(agent, title, sender)
+
+        hooks: dict[str, Hook] = {"title": TitleHook(set_title), **others}
+        return Composite(hooks, self.asks, peers=lambda: self.runtime.agents)
 
     def _models_of(self, document: Mapping[str, Any]) -> OpeningProvider:
         """Settings that cannot be used are a problem at once, not when a model is first needed."""

@@ -86,10 +86,15 @@ class DaemonServer(Server):
 
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
         run = await self._start(request, detached=request.detach)
+        waiting = self._daemon.asks.pending(run.pair)
         async with aclosing(run.events()) as events:
             async for event in events:
                 if (message := stream_event(event)) is not None:
                     yield message
+                if waiting is not None and (again := stream_event(waiting)) is not None:
+                    # The turn before this one waits for an answer; whoever asked may be gone.
+                    yield again
+                    waiting = None
 
     async def send(self, request: wire.SendMsg) -> wire.SendResponse:
         runtime = await self._daemon.ready()
@@ -126,6 +131,11 @@ class DaemonServer(Server):
         runtime = await self._daemon.ready()
         with answered():
             await runtime.kill(request.agent, request.sender)
+
+    async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
+        pair = Pair(request.agent, request.sender or DEFAULT_SENDER)
+        if not self._daemon.asks.reply(pair, request.content, request.ask_id):
+            raise NotFoundError("nothing is being asked in this conversation")
 
     async def steer_session(self, request: wire.SteerSessionMsg) -> None:
         runtime = await self._daemon.ready()

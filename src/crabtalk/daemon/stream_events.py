@@ -6,6 +6,7 @@ from typing import Any
 from crabtalk.model import ToolCall, Usage
 from crabtalk.protocol import wire
 from crabtalk.runtime import (
+    AskUser,
     ContextUsage,
     Done,
     Event,
@@ -56,6 +57,19 @@ def tool_start(event: ToolStart) -> wire.StreamEvent:
     return wire.StreamEvent(
         tool_start=wire.ToolStartEvent(calls=calls, early=True if event.early else None)
     )
+
+
+def ask_user(event: AskUser) -> wire.StreamEvent:
+    questions = [
+        wire.AskQuestion(
+            question=q.question,
+            header=q.header,
+            options=[wire.AskOption(label=o.label, description=o.description) for o in q.options],
+            multi_select=q.multi_select,
+        )
+        for q in event.questions
+    ]
+    return wire.StreamEvent(ask_user=wire.AskUserEvent(questions=questions, ask_id=event.ask_id))
 
 
 def tool_result(event: ToolResult) -> wire.StreamEvent:
@@ -122,6 +136,7 @@ CONVERSIONS: dict[type[Any], Callable[[Any], wire.StreamEvent]] = {
     ThinkingEnd: lambda e: wire.StreamEvent(thinking_end=wire.ThinkingEndEvent(agent=e.agent)),
     ToolStart: tool_start,
     ToolResult: tool_result,
+    AskUser: ask_user,
     ToolsComplete: lambda e: wire.StreamEvent(tools_complete=wire.ToolsCompleteEvent()),
     UserSteered: lambda e: wire.StreamEvent(user_steered=wire.UserSteeredEvent(content=e.text)),
     ContextUsage: lambda e: wire.StreamEvent(

@@ -638,21 +638,27 @@ class ReplyToAsk(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     SENDER_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    ASK_ID_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
     content: _builtins.str
+    ask_id: _builtins.str
+    """Which ask it answers. Absent: the oldest that waits."""
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
         sender: _builtins.str = ...,
         content: _builtins.str = ...,
+        ask_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ask_id", b"_ask_id", "ask_id", b"ask_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "content", b"content", "sender", b"sender"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ask_id", b"_ask_id", "agent", b"agent", "ask_id", b"ask_id", "content", b"content", "sender", b"sender"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__ask_id: _TypeAlias = _typing.Literal["ask_id"]  # noqa: Y015
+    _WhichOneofArgType__ask_id: _TypeAlias = _typing.Literal["_ask_id", b"_ask_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ask_id) -> _WhichOneofReturnType__ask_id | None: ...
 
 Global___ReplyToAsk: _TypeAlias = ReplyToAsk  # noqa: Y015
 
@@ -1189,18 +1195,24 @@ class AskUserEvent(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     QUESTIONS_FIELD_NUMBER: _builtins.int
+    ASK_ID_FIELD_NUMBER: _builtins.int
+    ask_id: _builtins.str
+    """What a reply can name."""
     @_builtins.property
     def questions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AskQuestion]: ...
     def __init__(
         self,
         *,
         questions: _abc.Iterable[Global___AskQuestion] | None = ...,
+        ask_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ask_id", b"_ask_id", "ask_id", b"ask_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["questions", b"questions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ask_id", b"_ask_id", "ask_id", b"ask_id", "questions", b"questions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__ask_id: _TypeAlias = _typing.Literal["ask_id"]  # noqa: Y015
+    _WhichOneofArgType__ask_id: _TypeAlias = _typing.Literal["_ask_id", b"_ask_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ask_id) -> _WhichOneofReturnType__ask_id | None: ...
 
 Global___AskUserEvent: _TypeAlias = AskUserEvent  # noqa: Y015
 

@@ -11,6 +11,9 @@ from .errors import (
     UnknownConversationError,
 )
 from .events import (
+    AskOption,
+    AskQuestion,
+    AskUser,
     Compacted,
     ContextUsage,
     Done,
@@ -35,6 +38,9 @@ from .runtime import DEFAULT_SENDER, Runtime
 
 __all__ = [
     "DEFAULT_SENDER",
+    "AskOption",
+    "AskQuestion",
+    "AskUser",
     "BusyError",
     "Clock",
     "Compacted",

@@ -68,6 +68,27 @@ class ToolsComplete(Value, frozen=True):
     pass
 
 
+class AskOption(Value, frozen=True):
+    label: str
+    description: str = ""
+
+
+class AskQuestion(Value, frozen=True):
+    """A question for a person. Any text is an answer, whatever the options."""
+
+    question: str
+    header: str = ""  # a word or two
+    options: tuple[AskOption, ...] = ()
+    multi_select: bool = False
+
+
+class AskUser(Value, frozen=True):
+    """The run waits until these are answered, all at once. Right after the calls that ask."""
+
+    ask_id: str
+    questions: tuple[AskQuestion, ...]
+
+
 class UserSteered(Value, frozen=True):
     """What was said into the run, at the moment the agent reads it."""
 
@@ -107,6 +128,7 @@ Event = (
     | ToolStart
     | ToolResult
     | ToolsComplete
+    | AskUser
     | UserSteered
     | ContextUsage
     | Compacted

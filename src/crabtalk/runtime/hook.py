@@ -3,7 +3,7 @@
 Every method has a default that does nothing, so an embedded runtime needs neither.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from crabtalk.model.messages import Tool
 from crabtalk.storage import Agent, Archive, Pair
 
-from .events import Event
+from .events import AskUser, Event
 
 if TYPE_CHECKING:
     from .run import Run
@@ -62,9 +62,16 @@ class Hook:
         """Another text for what the user said; None leaves it."""
         return None
 
+    def on_turn(self, run: "Run", content: str) -> None:
+        """A turn begins, with this content after all preprocessing."""
+
     def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
         """Which of its tools the agent may call, and a line for its prompt about that."""
         return [tool.name for tool in self.schema()], None
+
+    def ask(self, calls: Sequence[ToolDispatch]) -> AskUser | None:
+        """What a person has to answer before these calls of one step can finish."""
+        return None
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
         """Carries a call out; None when the tool is not its own. Fails with ToolError."""

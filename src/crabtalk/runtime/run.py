@@ -24,6 +24,9 @@ class Parent:
     pair: Pair
     run_id: str
     call_id: str
+    origin: str = ""  # who set all of it off: the sender of the first run of the chain
+    depth: int = 1  # runs above
+    task: int = 0  # which of the call's tasks
 
 
 class Run:
@@ -73,6 +76,11 @@ class Run:
         self.done: Done | None = None
         self.task: asyncio.Task[Any] | None = None
         self._env = env
+
+    @property
+    def origin(self) -> str:
+        """In whose name it acts: its sender, or for a delegated run that of its first ancestor."""
+        return (self.parent.origin if self.parent is not None else "") or self.pair.sender
 
     def emit(self, event: Event) -> None:
         self.outlet.push(event)

@@ -86,12 +86,13 @@ class Runtime:
         """Adds an agent, or puts another in its place. Runs in flight keep the one they have."""
         built = self.env.hook.on_build_agent(agent)
         self.env.hook.on_register_agent(agent.name, agent)
-        self._built[agent.name] = built
         self._agents[agent.name] = agent
+        # What an agent is told may speak of the others, so all are built anew when next used.
+        self._built = {agent.name: built}
 
     def unregister(self, name: str) -> None:
         if self._agents.pop(name, None) is not None:
-            del self._built[name]
+            self._built.clear()
             self.env.hook.on_unregister_agent(name)
 
     async def load_agents(self) -> dict[str, str]:
@@ -101,6 +102,7 @@ class Runtime:
         before it broke stays as it was.
         """
         found, broken = await self.storage.agents()
+        self._built.clear()
         for agent in found:
             if self._agents.get(agent.name) == agent:
                 continue
@@ -115,12 +117,15 @@ class Runtime:
 
     def agent(self, name: str) -> Agent:
         """As it runs. Raises UnknownAgentError."""
+        if (built := self._built.get(name)) is not None:
+            return built
         try:
-            return self._built[name]
+            agent = self._agents[name]
         except KeyError:
             known = ", ".join(sorted(self._agents)) or "none yet"
             sentence = f"no agent is called {name[:80]!r}; there are: {known[:400]}"
             raise UnknownAgentError(sentence) from None
+        return self._built.setdefault(name, self.env.hook.on_build_agent(agent))
 
     # ── The provider ────────────────────────────────────────────────────────────────────────
 
@@ -153,6 +158,7 @@ class Runtime:
         run.detached = options.get("detached", False)
         if not options.get("verbatim"):
             content = self.env.hook.preprocess(agent, content) or content
+        self.env.hook.on_turn(run, content)
         conversation = self.conversations.get(run.pair)
         place = conversation.line.join()
         run.emit(Started(run.speaker, run.id))

@@ -35,9 +35,12 @@ class Calls:
     async def carry_out(self) -> None:
         """Cancelled, it stops those that still run; what finished by then has its result."""
         self._run.emit(ToolStart(tuple(self._calls)))
+        dispatches = [self._dispatch_of(call) for call in self._calls]
+        if (ask := self._env.hook.ask(dispatches[: self._limits.tool_calls])) is not None:
+            self._run.emit(ask)
         tasks = {
             asyncio.ensure_future(self._call(call, number)): number
-            for number, call in enumerate(self._calls)
+            for number, call in enumerate(dispatches)
         }
         pending = set(tasks)
         try:
@@ -69,7 +72,7 @@ class Calls:
             for number, call in enumerate(self._calls)
         ]
 
-    async def _call(self, call: ToolCall, number: int) -> ToolResult:
+    async def _call(self, call: ToolDispatch, number: int) -> ToolResult:
         started = self._clock.seconds()
         try:
             output, is_error = await self._dispatch(call, number), False
@@ -84,28 +87,29 @@ class Calls:
             log.exception("the tool %s failed", call.name)
             output, is_error = f"{call.name} failed: {type(error).__name__}: {error}", True
         took = int((self._clock.seconds() - started) * 1000)
-        return ToolResult(call.id, cut(output, self._limits.tool_output), took, is_error)
+        return ToolResult(call.call_id, cut(output, self._limits.tool_output), took, is_error)
 
-    async def _dispatch(self, call: ToolCall, number: int) -> str:
+    async def _dispatch(self, call: ToolDispatch, number: int) -> str:
         if number >= self._limits.tool_calls:
             raise ToolError(
                 f"not carried out: at most {self._limits.tool_calls} calls in one step; "
                 "call it again in the next"
             )
-        work = self._env.hook.dispatch(
-            ToolDispatch(
-                name=call.name,
-                arguments=call.arguments,
-                call_id=call.id,
-                agent=self._run.pair.agent,
-                sender=self._run.pair.sender,
-                run=self._run,
-                cwd=self._run.cwd,
-            )
-        )
+        work = self._env.hook.dispatch(call)
         if work is None:
             raise ToolError(f"tool not registered: {call.name}")
         return await work
+
+    def _dispatch_of(self, call: ToolCall) -> ToolDispatch:
+        return ToolDispatch(
+            name=call.name,
+            arguments=call.arguments,
+            call_id=call.id,
+            agent=self._run.pair.agent,
+            sender=self._run.pair.sender,
+            run=self._run,
+            cwd=self._run.cwd,
+        )
 
 
 def is_cancelled() -> bool:

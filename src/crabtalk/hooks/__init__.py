@@ -1,0 +1,8 @@
+"""What agents can do. Each hook owns its tools: what the model may say, and the code behind it."""
+
+from .asks import Asks
+from .composite import Composite
+from .title import TitleHook
+from .tool import Tool, ToolHook
+
+__all__ = ["Asks", "Composite", "TitleHook", "Tool", "ToolHook"]

@@ -1,0 +1,79 @@
+"""Approval: calls that a person must allow first, as the agent's file says."""
+
+import json
+from fnmatch import fnmatchcase
+
+from crabtalk.runtime import AskOption, AskQuestion, ToolDispatch
+from crabtalk.storage import Agent, Pair
+
+SHOWN = 2000
+YES, NO, ALWAYS = "Yes", "No", "Always here"
+OPTIONS = (
+    AskOption(YES, "this once"),
+    AskOption(NO, "the agent is told so"),
+    AskOption(ALWAYS, "this tool, in this conversation, while the daemon runs"),
+)
+
+
+class Approvals:
+    """What needs a yes, and what has had it for good."""
+
+    def __init__(self) -> None:
+        self._patterns: dict[str, tuple[str, ...]] = {}
+        self._always: set[tuple[Pair, str]] = set()
+
+    def register(self, agent: Agent) -> None:
+        self._patterns[agent.name] = agent.approve
+
+    def unregister(self, name: str) -> None:
+        self._patterns.pop(name, None)
+        self._always = {entry for entry in self._always if entry[0].agent != name}
+
+    def is_needed(self, call: ToolDispatch) -> bool:
+        patterns = self._patterns.get(call.agent, ())
+        if (call.run.pair, call.name) in self._always:
+            return False
+        return any(fnmatchcase(call.name, pattern) for pattern in patterns)
+
+    def question(self, call: ToolDispatch) -> AskQuestion:
+        """Names the call by its id, so that two of the same tool can be told apart."""
+        return AskQuestion(
+            question=f"May {call.agent} call {call.name}? [{call.call_id}]\n{shown(call)}",
+            header=call.name,
+            options=OPTIONS,
+        )
+
+    def is_granted(self, call: ToolDispatch, reply: str | None) -> bool:
+        """No answer, and any answer but a yes, is a no."""
+        answer = answer_to(self.question(call).question, reply)
+        if answer == ALWAYS.lower():
+            self._always.add((call.run.pair, call.name))
+        return answer in (YES.lower(), "y", ALWAYS.lower())
+
+
+def shown(call: ToolDispatch) -> str:
+    """The arguments as a person reads them; what an edit takes away and puts in its place."""
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except ValueError:
+        return call.arguments[:SHOWN]
+    if call.name == "edit" and isinstance(arguments, dict):
+        old = [f"- {line}" for line in str(arguments.get("old_string", "")).splitlines()]
+        new = [f"+ {line}" for line in str(arguments.get("new_string", "")).splitlines()]
+        return "\n".join([str(arguments.get("path", "")), *old, *new])[:SHOWN]
+    if isinstance(arguments, dict):
+        return "\n".join(f"{key}: {value}" for key, value in arguments.items())[:SHOWN]
+    return call.arguments[:SHOWN]
+
+
+def answer_to(question: str, reply: str | None) -> str:
+    """Forms answer with a JSON object from question to label; people may just say yes."""
+    if reply is None:
+        return ""
+    try:
+        given = json.loads(reply)
+    except ValueError:
+        given = reply
+    if isinstance(given, dict):
+        given = given.get(question, "")
+    return str(given).strip().lower()

@@ -1,0 +1,62 @@
+"""ask_user: a question from an agent to the person it talks to."""
+
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from crabtalk.runtime import AskOption, AskQuestion, ToolDispatch, ToolError
+
+from .asks import Asks
+from .tool import Tool, ToolHook
+
+
+class Option(msgspec.Struct):
+    label: str
+    description: str = ""
+
+
+class Question(msgspec.Struct):
+    question: str
+    header: Annotated[str, Meta(description="A word or two")]
+    options: list[Option] = []
+    multi_select: bool = False
+
+
+class AskUserTool(Tool):
+    """Ask the user and wait for the answer. Put all questions in one call."""
+
+    name: ClassVar[str] = "ask_user"
+    questions: Annotated[list[Question], Meta(min_length=1)]
+
+    async def run(self, call: ToolDispatch, hook: "AskUserHook") -> str:
+        reply = await hook.asks.answer(call.run)
+        if reply is None:
+            headers = ", ".join(question.header for question in self.questions)
+            raise ToolError(f"nobody answered within {hook.asks.deadline:g} s: {headers}")
+        return reply
+
+
+class AskUserHook(ToolHook):
+    tools: ClassVar[tuple[type[Tool], ...]] = (AskUserTool,)
+
+    def __init__(self, asks: Asks) -> None:
+        self.asks = asks
+
+    def questions(self, call: ToolDispatch) -> list[AskQuestion]:
+        """What a call asks; a call that does not parse asks nothing, and fails when it is run."""
+        if call.name != AskUserTool.name:
+            return []
+        try:
+            asked = AskUserTool.parse(call.arguments)
+        except ToolError:
+            return []
+        return [
+            AskQuestion(
+                question=entry.question,
+                header=entry.header,
+                options=tuple(AskOption(o.label, o.description) for o in entry.options),
+                multi_select=entry.multi_select,
+            )
+            for entry in asked.questions
+        ]

@@ -1,0 +1,177 @@
+"""Composite: all hooks as the one the engine sees (RFC 0075).
+
+It decides what an agent may call before anybody carries it out, and what its prompt says of that.
+"""
+
+import html
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from crabtalk.model import Tool as Schema
+from crabtalk.runtime import (
+    AskUser,
+    Done,
+    Event,
+    Hook,
+    Run,
+    ToolDispatch,
+    ToolError,
+    ToolsComplete,
+)
+from crabtalk.storage import Agent
+
+from .approval import Approvals
+from .ask_user import AskUserHook
+from .asks import Asks
+
+log = logging.getLogger(__name__)
+
+# Decides whether a call may be made: None, or why not.
+Guard = Callable[[ToolDispatch], str | None]
+Peers = Callable[[], Mapping[str, Agent]]
+
+
+class Composite(Hook):
+    """Hooks in the order of their names. `peers` are the agents there are."""
+
+    def __init__(
+        self,
+        hooks: Mapping[str, Hook],
+        asks: Asks,
+        *,
+        peers: Peers = dict,
+        guards: Sequence[Guard] = (),
+    ) -> None:
+        self._hooks = [hooks[name] for name in sorted(hooks)]
+        self._asks = asks
+        self._ask_hook = AskUserHook(asks)
+        self._approvals = Approvals()
+        self._peers = peers
+        self._guards = guards
+        self._scopes: dict[str, frozenset[str] | None] = {}  # by agent; None: everything
+
+    # ── What there is ───────────────────────────────────────────────────────────────────────
+
+    def schema(self) -> list[Schema]:
+        return [tool for hook in self._all() for tool in hook.schema()]
+
+    def _all(self) -> list[Hook]:
+        return [self._ask_hook, *self._hooks]
+
+    def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
+        """`tools` names exactly what may be called; else each hook says, and usually everything."""
+        found: list[str] = []
+        lines: list[str] = []
+        for hook in self._all():
+            names, line = hook.scoped_tools(agent)
+            found += names
+            lines += [line] if line else []
+        if agent.tools:
+            found = [name for name in found if name in agent.tools]
+        return found, "\n".join(lines) or None
+
+    # ── Agents ──────────────────────────────────────────────────────────────────────────────
+
+    def on_build_agent(self, agent: Agent) -> Agent:
+        """The prompt, then what every hook has to say, and where its bounds are."""
+        built = agent
+        for hook in self._all():
+            built = hook.on_build_agent(built)
+        parts = [built.prompt, *filter(None, (hook.system_prompt() for hook in self._all()))]
+        parts.append(f"<environment>\nos: {system()}\n</environment>")
+        if peers := self._others(agent):
+            parts.append("<agents>\n" + "\n".join(peers) + "\n</agents>")
+        line = self.scoped_tools(agent)[1]
+        if line and (agent.skills or agent.tools or "<" in line):
+            parts.append(f"<scope>\n{line}\n</scope>")
+        return msgspec.structs.replace(built, prompt="\n\n".join(parts))
+
+    def _others(self, agent: Agent) -> list[str]:
+        return [
+            f"- {html.escape(other.name)}: {html.escape(' '.join(other.description.split()))}"
+            for name, other in sorted(self._peers().items())
+            if name != agent.name and other.description
+        ]
+
+    def on_register_agent(self, name: str, agent: Agent) -> None:
+        for hook in self._all():
+            hook.on_register_agent(name, agent)
+        is_scoped = bool(agent.tools or agent.skills)
+        self._scopes[name] = frozenset(self.scoped_tools(agent)[0]) if is_scoped else None
+        self._approvals.register(agent)
+
+    def on_unregister_agent(self, name: str) -> None:
+        for hook in self._all():
+            hook.on_unregister_agent(name)
+        self._scopes.pop(name, None)
+        self._approvals.unregister(name)
+
+    # ── Runs ────────────────────────────────────────────────────────────────────────────────
+
+    def preprocess(self, agent: str, content: str) -> str | None:
+        for hook in self._all():
+            if (text := hook.preprocess(agent, content)) is not None:
+                return text
+        return None
+
+    def on_turn(self, run: Run, content: str) -> None:
+        for hook in self._all():
+            hook.on_turn(run, content)
+
+    def on_event(self, run: Run, event: Event) -> None:
+        if isinstance(event, ToolsComplete | Done):
+            self._asks.close(run)
+        for hook in self._all():
+            hook.on_event(run, event)
+
+    def ask(self, calls: Sequence[ToolDispatch]) -> AskUser | None:
+        """One ask for all that the calls of a step want to know, and want allowed."""
+        questions = [question for call in calls for question in self._ask_hook.questions(call)]
+        questions += [self._approvals.question(c) for c in calls if self._approvals.is_needed(c)]
+        return self._asks.open(calls[0].run, questions) if questions else None
+
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+        owner = next((hook for hook in self._all() if owns(hook, call.name)), None)
+        if owner is None:
+            return None
+        return self._carry_out(owner, call)
+
+    async def _carry_out(self, owner: Hook, call: ToolDispatch) -> str:
+        self._check(call)
+        if self._approvals.is_needed(call):
+            reply = await self._asks.answer(call.run)
+            if not self._approvals.is_granted(call, reply):
+                why = "nobody allowed it in time" if reply is None else "the user said no"
+                raise ToolError(f"permission denied: {why}")
+        work = owner.dispatch(call)
+        if work is None:
+            raise ToolError(f"tool not registered: {call.name}")
+        return await work
+
+    def _check(self, call: ToolDispatch) -> None:
+        """Scope is a boundary, not a hint: a breach is refused, and told to whoever keeps watch."""
+        scope = self._scopes.get(call.agent)
+        if scope is not None and call.name not in scope:
+            refuse(call, f"tool not available: {call.name}")
+        for guard in self._guards:
+            if (sentence := guard(call)) is not None:
+                refuse(call, sentence)
+
+
+def owns(hook: Hook, name: str) -> bool:
+    return any(tool.name == name for tool in hook.schema())
+
+
+def refuse(call: ToolDispatch, sentence: str) -> None:
+    log.warning(
+        "security: a call out of scope was refused",
+        extra={"fields": {"agent": call.agent, "sender": call.sender, "tool": call.name}},
+    )
+    raise ToolError(sentence)
+
+
+def system() -> str:
+    return "macos" if sys.platform == "darwin" else sys.platform

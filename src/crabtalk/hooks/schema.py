@@ -1,0 +1,49 @@
+"""JSON Schemas for models: what msgspec says of a parameter class, without what a model can miss.
+
+Every byte of a schema is sent with every request, so references are put in place, and titles and
+empty defaults left out.
+"""
+
+from typing import Any
+
+import msgspec
+
+EMPTY: tuple[Any, ...] = (None, [], {}, "")
+
+
+def parameters(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of an object, as a tool has it."""
+    document = msgspec.json.schema(kind)
+    schema: dict[str, Any] = compact(document, document.get("$defs", {}))
+    schema.pop("description", None)  # the tool's own, sent beside it
+    schema.setdefault("properties", {})
+    return schema
+
+
+def compact(schema: Any, known: dict[str, Any]) -> Any:
+    if isinstance(schema, list):
+        return [compact(entry, known) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return compact(known[schema["$ref"].rpartition("/")[2]], known)
+    if options := schema.get("anyOf"):
+        # Optional is said by not being required; models need no null to leave something out.
+        real = [option for option in options if option != {"type": "null"}]
+        rest = {key: value for key, value in schema.items() if key != "anyOf"}
+        if len(real) == 1:
+            return compact({**real[0], **rest}, known)
+    result = {
+        key: value
+        if key in ("enum", "default", "required")
+        else {name: compact(entry, known) for name, entry in value.items()}
+        if key == "properties"
+        else compact(value, known)
+        for key, value in schema.items()
+        if key not in ("title", "$defs")
+        and not (key == "default" and value in EMPTY)
+        and not (key == "required" and not value)
+    }
+    if "enum" in result:
+        result.setdefault("type", "string")
+    return result

@@ -1,0 +1,30 @@
+"""set_title: an agent names its conversation, for people who look for it."""
+
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from crabtalk.runtime import ToolDispatch, ToolError
+
+from .tool import Tool, ToolHook
+
+SetTitleOf = Callable[[str, str, str], Awaitable[None]]  # agent, title, sender
+
+
+class SetTitle(Tool):
+    """Name this conversation in a few words."""
+
+    name: ClassVar[str] = "set_title"
+    title: str
+
+    async def run(self, call: ToolDispatch, hook: "TitleHook") -> str:
+        if not self.title.strip():
+            raise ToolError("invalid arguments: the title is empty")
+        await hook.set_title(call.agent, self.title, call.sender)
+        return "ok"
+
+
+class TitleHook(ToolHook):
+    tools: ClassVar[tuple[type[Tool], ...]] = (SetTitle,)
+
+    def __init__(self, set_title: SetTitleOf) -> None:
+        self.set_title = set_title

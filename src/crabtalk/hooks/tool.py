@@ -1,0 +1,58 @@
+"""Tool: a class whose fields are what a model may say, and whose `run` carries it out.
+
+One class is schema, parser and code, so that they cannot disagree. A ToolHook owns a few of them.
+"""
+
+from collections.abc import Awaitable
+from functools import cache
+from typing import Any, ClassVar, Self
+
+import msgspec
+
+from crabtalk.model import Tool as Schema
+from crabtalk.runtime import Hook, ToolDispatch, ToolError
+
+from .schema import parameters
+
+
+class Tool(msgspec.Struct):
+    """Subclass it: the docstring is what the model reads, fields are parameters."""
+
+    name: ClassVar[str] = ""
+
+    async def run(self, call: ToolDispatch, hook: Any) -> str:
+        """Returns what the agent reads. Fails with ToolError."""
+        raise NotImplementedError
+
+    @classmethod
+    def parse(cls, arguments: str) -> Self:
+        """Raises ToolError for what does not fit the schema."""
+        try:
+            return msgspec.json.decode(arguments or "{}", type=cls)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise ToolError(f"invalid arguments: {error}") from None
+
+
+@cache
+def describe(tool: type[Tool]) -> Schema:
+    """What a model is told of it: made once, since every request carries it."""
+    text = " ".join((tool.__doc__ or "").split())
+    return Schema(name=tool.name, description=text, parameters=parameters(tool))
+
+
+class ToolHook(Hook):
+    """A hook made of tools. State they share lives here."""
+
+    tools: ClassVar[tuple[type[Tool], ...]] = ()
+
+    def schema(self) -> list[Schema]:
+        return [describe(tool) for tool in self.tools]
+
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+        for tool in self.tools:
+            if tool.name == call.name:
+                return self._run(tool, call)
+        return None
+
+    async def _run(self, tool: type[Tool], call: ToolDispatch) -> str:
+        return await tool.parse(call.arguments).run(call, self)

@@ -1,0 +1,217 @@
+"""All hooks as one: prompts, scopes, questions and approvals, through a real socket."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from crabtalk.client import ServerError
+from crabtalk.client.events import Event
+from crabtalk.protocol import wire
+from crabtalk.runtime import ToolDispatch
+from tests.daemon.served import Tools, served
+
+QUESTION = {
+    "questions": [
+        {
+            "question": "Which beach?",
+            "header": "Beach",
+            "options": [{"label": "north"}, {"label": "south", "description": "sandy"}],
+        }
+    ]
+}
+ASK = f"!tool ask_user {json.dumps(QUESTION)}\n!then\n!say thanks"
+SCOPED = 'prompt = "You are crab."\ntools = ["dig"]\n'
+CAREFUL = 'prompt = "You are crab."\napprove = ["dig", "mcp*"]\n'
+DIG = '!tool dig {"where": "here"}\n!then\n!say done'
+
+
+async def dig(call: ToolDispatch) -> str:
+    return f"dug {json.loads(call.arguments).get('where')}"
+
+
+def hooks() -> dict[str, Tools]:
+    return {"test": Tools(dig=dig, bury=dig)}
+
+
+async def until_asked(events: AsyncGenerator[Event, None]) -> wire.AskUserEvent:
+    async for event in events:
+        if isinstance(event, wire.AskUserEvent):
+            return event
+    raise AssertionError("nobody asked")
+
+
+async def results(events: AsyncGenerator[Event, None]) -> list[tuple[str, bool]]:
+    return [(e.output, e.is_error) async for e in events if isinstance(e, wire.ToolResultEvent)]
+
+
+# ── Prompts and scopes ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("hooks.prompt")
+async def test_a_prompt_says_where_the_agent_is_and_who_else_there_is(tmp_path: Path) -> None:
+    agents = {
+        "crab": 'prompt = "You are crab."\n',
+        "tide": 'prompt = "p"\ndescription = "Knows <tides>"\n',
+        "shy": 'prompt = "p"\n',
+    }
+    async with served(tmp_path, agents=agents, hooks=hooks()) as daemon, daemon.client() as client:
+        await client.send("crab", "hi")
+        prompt = daemon.model.requests[-1]["messages"][0]["content"]
+        assert prompt.startswith("You are crab.\n\n<environment>\nos: ")
+        assert "<agents>\n- tide: Knows &lt;tides&gt;\n</agents>" in prompt
+        assert "shy" not in prompt
+        await client.create_agent("late", "p", {"description": "Came later"})
+        await client.send("crab", "hi")
+        assert "- late: Came later" in daemon.model.requests[-1]["messages"][0]["content"]
+
+
+@pytest.mark.req("hooks.prompt.small")
+async def test_saying_hi_costs_less_than_three_kilobytes(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await client.send("crab", "hi")
+        assert len(json.dumps(daemon.model.requests[-1])) <= 3072
+
+
+@pytest.mark.req("scope.enforced")
+async def test_a_call_out_of_scope_is_refused_and_told_to_whoever_keeps_watch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agents = {"crab": SCOPED}
+    async with served(tmp_path, agents=agents, hooks=hooks()) as daemon, daemon.client() as client:
+        with caplog.at_level(logging.WARNING, "crabtalk.hooks"):
+            script = "!tool bury {}\n!tool dig {}\n!then\n!say ok"
+            told = await results(client.stream("crab", script))
+        offered = [tool["function"]["name"] for tool in daemon.model.requests[0]["tools"]]
+    assert offered == ["dig"]
+    assert sorted(told) == [("dug None", False), ("tool not available: bury", True)]
+    assert [record.message for record in caplog.records] == [
+        "security: a call out of scope was refused"
+    ]
+
+
+# ── Questions ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("ask.reply")
+async def test_a_question_waits_for_the_reply_which_reaches_the_agent_as_it_is(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        stream = client.stream("crab", ASK)
+        asked = await until_asked(stream)
+        (question,) = asked.questions
+        assert (question.question, question.header) == ("Which beach?", "Beach")
+        assert [option.label for option in question.options] == ["north", "south"]
+        await client.reply_to_ask("crab", '{"Which beach?": "south"}', ask_id=asked.ask_id)
+        assert await results(stream) == [('{"Which beach?": "south"}', False)]
+        with pytest.raises(ServerError) as caught:
+            await client.reply_to_ask("crab", "too late")
+        assert caught.value.code == 404
+
+
+@pytest.mark.req("ask.merged")
+async def test_questions_of_one_step_are_one_ask_and_one_reply_answers_all(tmp_path: Path) -> None:
+    script = f"{ASK.splitlines()[0]}\n{ASK}"
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        stream = client.stream("crab", script)
+        assert len((await until_asked(stream)).questions) == 2
+        await client.reply_to_ask("crab", "north")
+        assert await results(stream) == [("north", False), ("north", False)]
+
+
+@pytest.mark.req("ask.repeated")
+async def test_whoever_comes_while_a_question_waits_is_shown_it(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        first = client.stream("crab", ASK, detach=True)
+        asked = await until_asked(first)
+        await first.aclose()
+        second = client.stream("crab", "hello?")
+        assert (await until_asked(second)).ask_id == asked.ask_id
+        await client.reply_to_ask("crab", "north")
+        ends = [event async for event in second if isinstance(event, wire.StreamEnd)]
+        assert [end.error for end in ends] == [""]
+
+
+@pytest.mark.req("ask.cancelled")
+async def test_a_kill_ends_the_waiting_and_nothing_is_asked_any_more(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        stream = client.stream("crab", ASK)
+        await until_asked(stream)
+        await client.kill("crab")
+        ends = [event async for event in stream if isinstance(event, wire.StreamEnd)]
+        assert ends[0].stop_reason == wire.STOP_REASON_CANCELLED
+        with pytest.raises(ServerError):
+            await client.reply_to_ask("crab", "north")
+
+
+@pytest.mark.req("ask.deadline")
+async def test_a_question_nobody_answers_is_an_error_the_agent_sees(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        daemon.daemon.asks.deadline = 0.01
+        ((text, is_error),) = await results(client.stream("crab", ASK))
+        assert is_error
+        assert text == "nobody answered within 0.01 s: Beach"
+
+
+# ── Approvals ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("approve.asked")
+@pytest.mark.parametrize("reply", ["yes", "Yes", '{{"{question}": "Yes"}}'])
+async def test_a_call_that_needs_a_yes_runs_on_yes_only(tmp_path: Path, reply: str) -> None:
+    agents = {"crab": CAREFUL}
+    async with served(tmp_path, agents=agents, hooks=hooks()) as daemon, daemon.client() as client:
+        stream = client.stream("crab", DIG)
+        (question,) = (await until_asked(stream)).questions
+        assert "May crab call dig?" in question.question
+        assert "where: here" in question.question
+        text = question.question.replace("\n", "\\n")
+        await client.reply_to_ask("crab", reply.format(question=text) if "{" in reply else reply)
+        assert await results(stream) == [("dug here", False)]
+
+
+@pytest.mark.req("approve.no")
+@pytest.mark.parametrize("reply", ["no", "maybe", "{}", None])
+async def test_any_other_answer_and_none_at_all_is_a_no(tmp_path: Path, reply: str | None) -> None:
+    agents = {"crab": CAREFUL}
+    async with served(tmp_path, agents=agents, hooks=hooks()) as daemon, daemon.client() as client:
+        if reply is None:
+            daemon.daemon.asks.deadline = 0.01
+        stream = client.stream("crab", DIG)
+        await until_asked(stream)
+        if reply is not None:
+            await client.reply_to_ask("crab", reply)
+        ((text, is_error),) = await results(stream)
+        assert is_error
+        assert text.startswith("permission denied: ")
+
+
+@pytest.mark.req("approve.always")
+async def test_always_holds_for_the_tool_in_this_conversation(tmp_path: Path) -> None:
+    agents = {"crab": CAREFUL}
+    async with served(tmp_path, agents=agents, hooks=hooks()) as daemon, daemon.client() as client:
+        stream = client.stream("crab", DIG)
+        await until_asked(stream)
+        await client.reply_to_ask("crab", "always here")
+        assert await results(stream) == [("dug here", False)]
+        async with asyncio.timeout(10):
+            assert await results(client.stream("crab", DIG)) == [("dug here", False)]
+        other = client.stream("crab", DIG, sender="bo")
+        await until_asked(other)
+        await other.aclose()
+
+
+# ── Titles ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("title.tool")
+async def test_an_agent_names_its_conversation(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        script = '!tool set_title {"title": " Tides\\n of June "}\n!then\n!say ok'
+        assert await results(client.stream("crab", script)) == [("ok", False)]
+        (listed,) = (await client.list_conversations()).conversations
+        assert listed.title == "Tides of June"

@@ -1,0 +1,85 @@
+"""A tool is one class: what it tells the model, what it accepts, and what it does."""
+
+import json
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from crabtalk.hooks import Tool, ToolHook
+from crabtalk.runtime import ToolDispatch, ToolError
+
+
+class Shell(msgspec.Struct):
+    colour: Annotated[str, Meta(description="as seen")]
+    kind: Literal["spiral", "flat"] = "flat"
+
+
+class Collect(Tool):
+    """Collect shells
+    from the beach."""
+
+    name: ClassVar[str] = "collect"
+    shells: Annotated[list[Shell], Meta(min_length=1)]
+    limit: int | None = None
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+    async def run(self, call: ToolDispatch, hook: Any) -> str:
+        return ", ".join(shell.colour for shell in self.shells[: self.limit])
+
+
+class Beach(ToolHook):
+    tools: ClassVar[tuple[type[Tool], ...]] = (Collect,)
+
+
+def call(arguments: str, name: str = "collect") -> ToolDispatch:
+    return ToolDispatch(name, arguments, "c1", "crab", "user", None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.req("hooks.tool.schema")
+def test_a_model_is_told_what_the_class_says_and_nothing_twice() -> None:
+    (schema,) = Beach().schema()
+    assert (schema.name, schema.description) == ("collect", "Collect shells from the beach.")
+    assert schema.parameters == {
+        "type": "object",
+        "properties": {
+            "shells": {
+                "type": "array",
+                "minItems": 1,
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "colour": {"type": "string", "description": "as seen"},
+                        "kind": {"type": "string", "enum": ["flat", "spiral"], "default": "flat"},
+                    },
+                    "required": ["colour"],
+                },
+            },
+            "limit": {"type": "integer"},
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+        "required": ["shells"],
+    }
+
+
+async def test_a_call_that_fits_is_carried_out() -> None:
+    arguments = json.dumps({"shells": [{"colour": "red"}, {"colour": "blue"}], "limit": 1})
+    work = Beach().dispatch(call(arguments))
+    assert work is not None
+    assert await work == "red"
+
+
+@pytest.mark.req("hooks.tool.arguments")
+@pytest.mark.parametrize(
+    "arguments", ["", "{}", "nonsense", "[]", '{"shells": []}', '{"shells": 1}']
+)
+async def test_a_call_that_does_not_fit_is_refused_with_the_reason(arguments: str) -> None:
+    work = Beach().dispatch(call(arguments))
+    assert work is not None
+    with pytest.raises(ToolError, match=r"^invalid arguments: "):
+        await work
+
+
+def test_a_tool_of_somebody_else_is_left_to_them() -> None:
+    assert Beach().dispatch(call("{}", "other")) is None
