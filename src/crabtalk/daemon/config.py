@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from crabtalk.hooks import DelegateLimits
 from crabtalk.runtime import Limits as RuntimeLimits
 from crabtalk.transport import Limits, TcpAddress
 
@@ -25,7 +26,7 @@ class ConfigError(Exception):
 SECTIONS = frozenset({"llm", "providers", "daemon", "storage", "env", "limits"})
 DAEMON_KEYS = frozenset({"model", "tcp", "tls_cert", "tls_key"})
 STORAGE_KEYS = frozenset({"url", "durability"})
-LIMIT_KINDS: tuple[type[Any], ...] = (Limits, RuntimeLimits, FeedLimits)
+LIMIT_KINDS: tuple[type[Any], ...] = (Limits, RuntimeLimits, FeedLimits, DelegateLimits)
 LIMIT_KEYS = frozenset(field.name for kind in LIMIT_KINDS for field in dataclasses.fields(kind))
 
 
@@ -40,6 +41,7 @@ class Config:
     limits: Limits = dataclasses.field(default_factory=Limits)
     runtime_limits: RuntimeLimits = dataclasses.field(default_factory=RuntimeLimits)
     feed_limits: FeedLimits = dataclasses.field(default_factory=FeedLimits)
+    delegate_limits: DelegateLimits = dataclasses.field(default_factory=DelegateLimits)
     flush: bool = True  # survive a power cut, not only the death of the process
     document: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     unknown: tuple[str, ...] = ()
@@ -74,6 +76,7 @@ def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None
         limits=parse_limits(Limits, limits, path),
         runtime_limits=parse_limits(RuntimeLimits, limits, path),
         feed_limits=parse_limits(FeedLimits, limits, path),
+        delegate_limits=parse_limits(DelegateLimits, limits, path),
         flush=parse_storage(storage, path),
         document=document,
         unknown=(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from crabtalk.hooks import Asks, Composite, TitleHook
+from crabtalk.hooks import Asks, Composite, DelegateHook, DelegateLimits, TitleHook
 from crabtalk.model import Registry, SettingsError, open_registry, read_settings
 from crabtalk.runtime import Clock, Hook, Limits, Runtime
 from crabtalk.storage import Agent, Storage, StorageError
@@ -42,6 +42,7 @@ class Daemon:
         *,
         limits: Limits | None = None,
         feed_limits: FeedLimits | None = None,
+        delegate_limits: DelegateLimits | None = None,
         hook: Hook | None = None,
         hooks: Mapping[str, Hook] | None = None,
         keep_secret: Callable[[Iterable[str]], None] | None = None,
@@ -57,6 +58,7 @@ class Daemon:
         self._changing = asyncio.Lock()
         self.models = self._models_of(document)
         self.asks = Asks()
+        self._delegate_limits = delegate_limits
         env = DaemonEnv(
             hook or self._built_in(hooks or {}), self.feed, Instructions(home), Path.cwd()
         )
@@ -68,7 +70,11 @@ class Daemon:
         async def set_title(agent: str, title: str, sender: str) -> None:
             await self.runtime.set_title(agent, title, sender)
 
-        hooks: dict[str, Hook] = {"title": TitleHook(set_title), **others}
+        hooks: dict[str, Hook] = {
+            "delegate": DelegateHook(lambda: self.runtime, self._delegate_limits),
+            "title": TitleHook(set_title),
+            **others,
+        }
         return Composite(hooks, self.asks, peers=lambda: self.runtime.agents)
 
     def _models_of(self, document: Mapping[str, Any]) -> OpeningProvider:

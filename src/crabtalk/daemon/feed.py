@@ -156,6 +156,7 @@ def agent_event(run: Run, event: Event, clock: Clock) -> wire.AgentEventMsg | No
     if (parent := run.parent) is not None:
         message.parent.agent, message.parent.sender = parent.pair
         message.parent.run_id, message.parent.call_id = parent.run_id, parent.call_id
+        message.parent.task = parent.task
     return message
 
 

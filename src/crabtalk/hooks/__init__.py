@@ -2,7 +2,8 @@
 
 from .asks import Asks
 from .composite import Composite
+from .delegate import DelegateHook, DelegateLimits
 from .title import TitleHook
 from .tool import Tool, ToolHook
 
-__all__ = ["Asks", "Composite", "TitleHook", "Tool", "ToolHook"]
+__all__ = ["Asks", "Composite", "DelegateHook", "DelegateLimits", "TitleHook", "Tool", "ToolHook"]

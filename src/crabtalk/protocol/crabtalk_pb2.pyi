@@ -2656,10 +2656,13 @@ class ParentRun(_message.Message):
     SENDER_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     CALL_ID_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
     run_id: _builtins.str
     call_id: _builtins.str
+    task: _builtins.int
+    """Which task of that call, counted from 0."""
     def __init__(
         self,
         *,
@@ -2667,10 +2670,11 @@ class ParentRun(_message.Message):
         sender: _builtins.str = ...,
         run_id: _builtins.str = ...,
         call_id: _builtins.str = ...,
+        task: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "call_id", b"call_id", "run_id", b"run_id", "sender", b"sender"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "call_id", b"call_id", "run_id", b"run_id", "sender", b"sender", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

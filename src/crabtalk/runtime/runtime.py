@@ -70,6 +70,7 @@ class Runtime:
         self.clock = clock or Clock()
         self.conversations = Conversations(storage, self.limits, self.clock)
         self._agents: dict[str, Agent] = {}  # as they were written
+        self._made: dict[str, Agent] = {}  # for one task each; nobody can address them by name
         self._built: dict[str, Agent] = {}  # as they run
         self._backend = Backend(provider)
         self._retiring: set[asyncio.Task[None]] = set()
@@ -95,6 +96,26 @@ class Runtime:
             self._built.clear()
             self.env.hook.on_unregister_agent(name)
 
+    def adopt(self, agent: Agent) -> None:
+        """An agent for a task: it runs as others do, but is not listed, kept, or reloaded."""
+        self.env.hook.on_register_agent(agent.name, agent)
+        self._made[agent.name] = agent
+
+    def dismiss(self, name: str) -> None:
+        """Its task is over. A run that is still in flight keeps what it has."""
+        if self._made.pop(name, None) is not None:
+            self._built.pop(name, None)
+            self.env.hook.on_unregister_agent(name)
+
+    def written(self, name: str) -> Agent:
+        """As it was written. Raises UnknownAgentError."""
+        try:
+            return self._made.get(name) or self._agents[name]
+        except KeyError:
+            known = ", ".join(sorted(self._agents)) or "none yet"
+            sentence = f"no agent is called {name[:80]!r}; there are: {known[:400]}"
+            raise UnknownAgentError(sentence) from None
+
     async def load_agents(self) -> dict[str, str]:
         """Registers what storage has, and forgets what it no longer has.
 
@@ -119,13 +140,7 @@ class Runtime:
         """As it runs. Raises UnknownAgentError."""
         if (built := self._built.get(name)) is not None:
             return built
-        try:
-            agent = self._agents[name]
-        except KeyError:
-            known = ", ".join(sorted(self._agents)) or "none yet"
-            sentence = f"no agent is called {name[:80]!r}; there are: {known[:400]}"
-            raise UnknownAgentError(sentence) from None
-        return self._built.setdefault(name, self.env.hook.on_build_agent(agent))
+        return self._built.setdefault(name, self.env.hook.on_build_agent(self.written(name)))
 
     # ── The provider ────────────────────────────────────────────────────────────────────────
 
