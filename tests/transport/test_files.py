@@ -2,11 +2,12 @@
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from crabtalk.transport import replace_file
+from crabtalk.transport import remove_leftovers, replace_file
 
 
 @pytest.mark.req("durability.replace")
@@ -59,3 +60,15 @@ def test_a_link_in_the_way_of_the_side_file_is_not_followed(tmp_path: Path) -> N
     with pytest.raises(OSError, match="symbolic"):
         replace_file(tmp_path / "f", b"new")
     assert precious.read_text() == "keep"
+
+
+def test_what_a_crash_left_of_a_replacement_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = tmp_path / f".crab.toml.{gone.pid}.new"
+    others = [tmp_path / f".crab.toml.{os.getpid()}.new", tmp_path / ".new", tmp_path / "a.1.new"]
+    for path in (left, *others):
+        path.write_text("secret")
+    remove_leftovers(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+    remove_leftovers(tmp_path / "nowhere")

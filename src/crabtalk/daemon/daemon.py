@@ -19,6 +19,7 @@ from .env import DaemonEnv
 from .feed import Feed, FeedLimits
 from .instructions import Instructions
 from .opening import OpeningProvider
+from .plugins import load_hooks
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +60,14 @@ class Daemon:
         self.models = self._models_of(document)
         self.asks = Asks()
         self._delegate_limits = delegate_limits
+        self._composite = self._built_in(hooks or {}) if hook is None else None
+        self._plugin_problems: list[str] = []
         env = DaemonEnv(
-            hook or self._built_in(hooks or {}), self.feed, Instructions(home), Path.cwd()
+            hook or self._composite or Hook(), self.feed, Instructions(home), Path.cwd()
         )
         self.runtime = Runtime(storage, self.models, env, limits=limits, clock=self.clock)
 
-    def _built_in(self, others: Mapping[str, Hook]) -> Hook:
+    def _built_in(self, others: Mapping[str, Hook]) -> Composite:
         """What every agent can do, as far as its file lets it. `others` come on top."""
 
         async def set_title(agent: str, title: str, sender: str) -> None:
@@ -98,6 +101,9 @@ class Daemon:
     async def open(self) -> None:
         """Loads the agents. Whatever fails is a problem to be shown, not a reason not to start."""
         try:
+            if self._composite is not None:
+                plugins, self._plugin_problems = await asyncio.to_thread(load_hooks)
+                self._composite.add(plugins)
             await self._load_agents()
             if not self.runtime.agents and not self._broken:
                 await self.storage.save_agent(CRAB)
@@ -117,7 +123,7 @@ class Daemon:
     @property
     def problems(self) -> list[str]:
         """What is wrong with the set-up, a sentence each."""
-        found = [*self._broken.values()]
+        found = [*self._broken.values(), *self._plugin_problems]
         return found + [text for text in (self.models.problem, self._trouble) if text]
 
     async def reload(self) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from crabtalk.transport import RunFiles
+from crabtalk.transport import RunFiles, remove_leftovers
 
 
 class HomeError(Exception):
@@ -31,6 +31,8 @@ class Home:
         make_home(self.path)
         make_private(self.run.directory)
         self._lock = self._acquire()
+        for directory in (self.path, self.path / "agents", self.run.directory):
+            remove_leftovers(directory)
         return self
 
     def __exit__(

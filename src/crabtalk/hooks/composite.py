@@ -45,6 +45,7 @@ class Composite(Hook):
         peers: Peers = dict,
         guards: Sequence[Guard] = (),
     ) -> None:
+        self._named = dict(hooks)
         self._hooks = [hooks[name] for name in sorted(hooks)]
         self._asks = asks
         self._ask_hook = AskUserHook(asks)
@@ -52,6 +53,11 @@ class Composite(Hook):
         self._peers = peers
         self._guards = guards
         self._scopes: dict[str, frozenset[str] | None] = {}  # by agent; None: everything
+
+    def add(self, hooks: Mapping[str, Hook]) -> None:
+        """More of them. Before any agent is registered; names that are taken stay as they are."""
+        self._named = {**hooks, **self._named}
+        self._hooks = [self._named[name] for name in sorted(self._named)]
 
     # ── What there is ───────────────────────────────────────────────────────────────────────
 

@@ -1,7 +1,7 @@
 """Unix sockets and TCP: listening with bounds and credentials, finding a daemon, connecting."""
 
 from .endpoint import Endpoint, RunFiles, default_home
-from .files import replace_file
+from .files import remove_leftovers, replace_file
 from .limits import Limits
 from .link import Link
 from .listener import Door, Listener, Statistics
@@ -22,6 +22,7 @@ __all__ = [
     "listen_tcp",
     "listen_unix",
     "peer_uid",
+    "remove_leftovers",
     "replace_file",
     "server_tls",
 ]

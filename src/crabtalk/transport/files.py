@@ -1,7 +1,11 @@
 """Replacing a small file so that no reader ever sees half of it, and no crash leaves half of it."""
 
 import os
+import re
+from contextlib import suppress
 from pathlib import Path
+
+ASIDE = re.compile(r"\..+\.(\d+)\.new")
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -23,3 +27,22 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Removes what a crash left of files being replaced: it may hold secrets nobody knows of."""
+    with suppress(OSError):
+        for path in directory.iterdir():
+            found = ASIDE.fullmatch(path.name)
+            if found and not is_alive(int(found[1])):
+                path.unlink(missing_ok=True)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # somebody else's process is one too
+        return True
+    return True
