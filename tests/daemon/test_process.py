@@ -137,7 +137,6 @@ async def test_requests_of_parts_not_there_yet_answer_501(home: Path) -> None:
         for request in (
             client.search_sessions("q"),
             client.search_memory("crab", "q"),
-            client.list_skills(),
             client.list_mcps(),
         ):
             with pytest.raises(ServerError) as caught:

@@ -215,3 +215,30 @@ async def test_an_agent_names_its_conversation(tmp_path: Path) -> None:
         assert await results(client.stream("crab", script)) == [("ok", False)]
         (listed,) = (await client.list_conversations()).conversations
         assert listed.title == "Tides of June"
+
+
+# ── Skills ──────────────────────────────────────────────────────────────────────────────────────
+
+SKILL = """---
+name: tides
+description: Reads tide tables
+---
+Look at the moon.
+"""
+
+
+@pytest.mark.req("skill.wire")
+async def test_skills_of_the_home_are_listed_resolved_and_used(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        (daemon.home / "skills" / "sea" / "tides").mkdir(parents=True)
+        (daemon.home / "skills" / "sea" / "tides" / "SKILL.md").write_text(SKILL)
+        listed = {skill.name: skill for skill in (await client.list_skills()).skills}
+        assert (listed["tides"].source, listed["tides"].source_kind) == ("local", wire.LOCAL)
+        await client.send("crab", "/tides for June")
+        said = daemon.kept()[0]["text"]
+        assert said == 'for June\n\n<skill name="tides">\nLook at the moon.\n</skill>'
+        for name in ("skill", "skill_tool"):
+            script = f'!tool {name} {{"name": "tides"}}\n!then\n!say ok'
+            ((text, is_error),) = await results(client.stream("crab", script))
+            assert not is_error
+            assert text.endswith("Look at the moon.")

@@ -23,7 +23,7 @@ class ConfigError(Exception):
 
 # What config.toml may say. Sections of other rooms are theirs to read, but a word nobody reads is
 # most likely a slip of the pen, and is said to be one.
-SECTIONS = frozenset({"llm", "providers", "daemon", "storage", "env", "limits"})
+SECTIONS = frozenset({"llm", "providers", "daemon", "storage", "env", "limits", "skills"})
 DAEMON_KEYS = frozenset({"model", "tcp", "tls_cert", "tls_key"})
 STORAGE_KEYS = frozenset({"url", "durability"})
 LIMIT_KINDS: tuple[type[Any], ...] = (Limits, RuntimeLimits, FeedLimits, DelegateLimits)

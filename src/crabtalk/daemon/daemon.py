@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from crabtalk.hooks import Asks, Composite, DelegateHook, DelegateLimits, TitleHook
+from crabtalk.hooks import Asks, Composite, DelegateHook, DelegateLimits, SkillHook, TitleHook
 from crabtalk.model import Registry, SettingsError, open_registry, read_settings
 from crabtalk.runtime import Clock, Hook, Limits, Runtime
 from crabtalk.storage import Agent, Storage, StorageError
@@ -60,6 +60,7 @@ class Daemon:
         self.models = self._models_of(document)
         self.asks = Asks()
         self._delegate_limits = delegate_limits
+        self.skills = SkillHook(skill_roots(home, document))
         self._composite = self._built_in(hooks or {}) if hook is None else None
         self._plugin_problems: list[str] = []
         env = DaemonEnv(
@@ -75,10 +76,13 @@ class Daemon:
 
         hooks: dict[str, Hook] = {
             "delegate": DelegateHook(lambda: self.runtime, self._delegate_limits),
+            "skill": self.skills,
             "title": TitleHook(set_title),
             **others,
         }
-        return Composite(hooks, self.asks, peers=lambda: self.runtime.agents)
+        return Composite(
+            hooks, self.asks, peers=lambda: self.runtime.agents, guards=[self.skills.allows]
+        )
 
     def _models_of(self, document: Mapping[str, Any]) -> OpeningProvider:
         """Settings that cannot be used are a problem at once, not when a model is first needed."""
@@ -104,6 +108,7 @@ class Daemon:
             if self._composite is not None:
                 plugins, self._plugin_problems = await asyncio.to_thread(load_hooks)
                 self._composite.add(plugins)
+            await self.skills.refresh()
             await self._load_agents()
             if not self.runtime.agents and not self._broken:
                 await self.storage.save_agent(CRAB)
@@ -138,6 +143,7 @@ class Daemon:
             # left out: the command line may have given another.
             parse_config(document, self.home / "config.toml", tcp="off")
             read_settings(document)
+            await self.skills.refresh()
             await self._load_agents()
             self._trouble = ""
             self.models = self._models_of(document)
@@ -183,3 +189,13 @@ def default_model(document: Mapping[str, Any]) -> str:
         if isinstance(table, Mapping) and isinstance(model := table.get("model"), str) and model:
             return model
     return ""
+
+
+def skill_roots(home: Path, document: Mapping[str, Any]) -> list[tuple[str, Path]]:
+    """Where skills are looked for, the first to have one wins. Those of other programs, only when
+    `external` in [skills] says so."""
+    roots = [("local", home / "skills"), ("agents", Path.home() / ".agents" / "skills")]
+    table = document.get("skills")
+    if isinstance(table, Mapping) and table.get("external") is True:
+        roots += [(name, Path.home() / f".{name}" / "skills") for name in ("claude", "codex")]
+    return roots

@@ -308,6 +308,20 @@ class DaemonServer(Server):
             raise no_agent(name)
         return agent
 
+    async def list_skills(self, request: wire.ListSkillsMsg) -> wire.SkillList:
+        await self._daemon.ready()
+        await self._daemon.skills.refresh()
+        return wire.SkillList(
+            skills=[
+                wire.SkillInfo(
+                    name=name,
+                    source=source,
+                    source_kind=wire.LOCAL if source == "local" else wire.EXTERNAL,
+                )
+                for name, source in self._daemon.skills.list()
+            ]
+        )
+
     # ── Models ──────────────────────────────────────────────────────────────────────────────
 
     async def list_models(self, request: wire.ListModelsMsg) -> wire.ModelList:

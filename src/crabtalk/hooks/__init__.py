@@ -3,7 +3,17 @@
 from .asks import Asks
 from .composite import Composite
 from .delegate import DelegateHook, DelegateLimits
+from .skill import SkillHook
 from .title import TitleHook
 from .tool import Tool, ToolHook
 
-__all__ = ["Asks", "Composite", "DelegateHook", "DelegateLimits", "TitleHook", "Tool", "ToolHook"]
+__all__ = [
+    "Asks",
+    "Composite",
+    "DelegateHook",
+    "DelegateLimits",
+    "SkillHook",
+    "TitleHook",
+    "Tool",
+    "ToolHook",
+]

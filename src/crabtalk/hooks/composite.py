@@ -3,6 +3,7 @@
 It decides what an agent may call before anybody carries it out, and what its prompt says of that.
 """
 
+import dataclasses
 import html
 import logging
 import sys
@@ -28,6 +29,9 @@ from .ask_user import AskUserHook
 from .asks import Asks
 
 log = logging.getLogger(__name__)
+
+# What older agents were told a tool is called.
+ALIASES = {"skill_tool": "skill"}
 
 # Decides whether a call may be made: None, or why not.
 Guard = Callable[[ToolDispatch], str | None]
@@ -140,6 +144,7 @@ class Composite(Hook):
         return self._asks.open(calls[0].run, questions) if questions else None
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+        call = dataclasses.replace(call, name=ALIASES.get(call.name, call.name))
         owner = next((hook for hook in self._all() if owns(hook, call.name)), None)
         if owner is None:
             return None

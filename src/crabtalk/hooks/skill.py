@@ -1,0 +1,235 @@
+"""Skills for agents (RFC 0036): the tool `skill`, /slash commands, and what a skill allows.
+
+A skill is active from when it is loaded to the end of that run. While it is, its `allowed-tools`
+bound what the agent may call; of several active skills, each has its say.
+"""
+
+import asyncio
+import dataclasses
+import hashlib
+import html
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from crabtalk.runtime import Clock, Done, Event, Run, ToolDispatch, ToolError
+from crabtalk.storage import Agent
+
+from .skill_files import Skill, SkillFiles, read_skill
+from .skill_head import SkillError
+from .tool import Tool, ToolHook
+
+log = logging.getLogger(__name__)
+
+STALE = 2.0  # seconds for which a scan is believed, where another one would hold up everybody
+MOST_LISTED = 40  # in a prompt, which is sent with every request
+LONGEST_LISTED = 120
+MOST_REMEMBERED = 1024  # slash commands whose turns have not begun
+ALIAS = "skill_tool"  # what the tool was called once; still answered, no longer told
+ALWAYS = frozenset({"skill", ALIAS, "ask_user", "set_title"})  # whatever a skill allows
+
+SLASH = re.compile(r"\s*/([a-z0-9-]+)(.*)", re.DOTALL)
+TAG = re.compile(r"<(?=\s*+/?\s*+skill(?![\w-]))", re.IGNORECASE)
+END_TAG = re.compile(r"<(?=\s*+/\s*+skill(?![\w-]))", re.IGNORECASE)
+USAGE = "Call the tool skill with one of these names before doing what that skill is for."
+
+
+class UseSkill(Tool):
+    """Loads a skill: instructions for one kind of task, to follow from then on. Give its exact
+    name; or a part of its name or description, to search; or nothing, to list all."""
+
+    name: ClassVar[str] = "skill"
+
+    skill: str = msgspec.field(name="name", default="")
+
+    async def run(self, call: ToolDispatch, hook: Any) -> str:
+        if any(part in self.skill for part in ("..", "/", "\\")):
+            raise ToolError("invalid arguments: name must be that of a skill, not a path")
+        answer: str = await hook.use(call, self.skill.strip())
+        return answer
+
+
+class SkillHook(ToolHook):
+    """`roots` are labels and directories; a skill in an earlier one hides those of its name in
+    later ones."""
+
+    tools = (UseSkill,)
+
+    def __init__(self, roots: Sequence[tuple[str, Path]], clock: Clock | None = None) -> None:
+        self._files = SkillFiles(roots)
+        self._clock = clock or Clock()
+        self._scanned: float | None = None
+        self._scopes: dict[str, tuple[str, ...]] = {}  # by agent; empty: all skills
+        # What active skills allow, by run and skill; those that allow everything are left out.
+        self._active: dict[str, dict[str, frozenset[str]]] = {}
+        # The same for slash commands, until their turns begin, by the text they became.
+        self._slashed: OrderedDict[bytes, tuple[str, frozenset[str]]] = OrderedDict()
+
+    # ── Agents ──────────────────────────────────────────────────────────────────────────────
+
+    def on_register_agent(self, name: str, agent: Agent) -> None:
+        self._scopes[name] = agent.skills
+
+    def on_unregister_agent(self, name: str) -> None:
+        self._scopes.pop(name, None)
+
+    def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
+        return ["skill"], f"skills: {', '.join(agent.skills)}" if agent.skills else None
+
+    def on_build_agent(self, agent: Agent) -> Agent:
+        """Adds the skills there are to the prompt, if the agent may load any."""
+        known = within(agent.skills, self._known().values())
+        if not known or (agent.tools and "skill" not in agent.tools):
+            return agent
+        lines = [f"- {s.name}: {html.escape(brief(s), quote=False)}" for s in known[:MOST_LISTED]]
+        if len(known) > MOST_LISTED:
+            lines.append(f"and {len(known) - MOST_LISTED} more; call skill without a name for all")
+        block = "\n".join(["<resources>", "Skills:", USAGE, *lines, "</resources>"])
+        return msgspec.structs.replace(agent, prompt=f"{agent.prompt}\n\n{block}")
+
+    # ── The tool ────────────────────────────────────────────────────────────────────────────
+
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+        return super().dispatch(
+            dataclasses.replace(call, name="skill") if call.name == ALIAS else call
+        )
+
+    async def use(self, call: ToolDispatch, name: str) -> str:
+        """The skill of that name, with where it is; else those that have the words in them."""
+        await self.refresh()
+        scope = self._scopes.get(call.agent)
+        skill = self._files.skills.get(name)
+        if skill is None:
+            return listing(within(scope, self._files.skills.values()), name)
+        if not is_within(scope, name):
+            raise ToolError(f"tool not available: {name}")
+        try:
+            fresh, body = await asyncio.to_thread(load, skill)
+        except (SkillError, OSError) as error:
+            raise ToolError(f"skill failed: {name}: {error}") from None
+        self._activate(call.run, name, allowed_by(fresh))
+        return f"skill directory: {fresh.directory}\n{body}"
+
+    async def refresh(self) -> None:
+        """Looks at the disk, in a thread. Cancelled, what is known may be as before."""
+        self._note(await asyncio.to_thread(self._files.scan))
+
+    def _known(self) -> Mapping[str, Skill]:
+        """For those who cannot wait for a thread. Looks at the disk only once in a while."""
+        if self._scanned is None or self._clock.seconds() - self._scanned >= STALE:
+            self._note(self._files.scan())
+        return self._files.skills
+
+    def _note(self, warnings: Iterable[str]) -> None:
+        self._scanned = self._clock.seconds()
+        for warning in warnings:
+            log.warning("skills: %s", warning)
+
+    # ── Slash commands ──────────────────────────────────────────────────────────────────────
+
+    def preprocess(self, agent: str, content: str) -> str | None:
+        """`/name words` becomes the words, and the skill in a block that neither they nor the
+        skill itself can end or forge."""
+        found = SLASH.match(content)
+        if found is None or not is_within(self._scopes.get(agent), found[1]):
+            return None
+        loaded = self._find(found[1])
+        if loaded is None:
+            return None
+        skill, body = loaded
+        words = TAG.sub("&lt;", found[2].strip())
+        block = f'<skill name="{skill.name}">\n{END_TAG.sub("&lt;", body)}\n</skill>'
+        text = f"{words}\n\n{block}" if words else block
+        if allowed := allowed_by(skill):
+            self._slashed[digest(text)] = skill.name, allowed
+            self._slashed.move_to_end(digest(text))
+            if len(self._slashed) > MOST_REMEMBERED:
+                self._slashed.popitem(last=False)
+        return text
+
+    def _find(self, name: str) -> tuple[Skill, str] | None:
+        """Where the last scan saw it, or else where another one does."""
+        problem: Exception | None = None
+        for is_last in (False, True):
+            known = self._known() if is_last else self._files.skills
+            if (skill := known.get(name)) is not None:
+                try:
+                    return load(skill)
+                except (SkillError, OSError) as error:
+                    problem = error
+        if problem is not None:
+            log.warning("skills: /%s was left as it is: %s", name, problem)
+        return None
+
+    # ── What active skills allow ────────────────────────────────────────────────────────────
+
+    def on_turn(self, run: Run, content: str) -> None:
+        # Only what preprocess made ends like this; nothing else is worth the digest.
+        if content.endswith("</skill>") and (made := self._slashed.get(digest(content))):
+            self._activate(run, *made)
+
+    def on_event(self, run: Run, event: Event) -> None:
+        if isinstance(event, Done):
+            self._active.pop(run.id, None)
+
+    def _activate(self, run: Run, name: str, allowed: frozenset[str]) -> None:
+        # The first time counts: an agent that may edit the file must not free itself by that.
+        if allowed and run.done is None:
+            self._active.setdefault(run.id, {}).setdefault(name, allowed)
+
+    def allows(self, call: ToolDispatch) -> str | None:
+        """None, or the sentence that tells the agent why it may not make this call."""
+        if call.name in ALWAYS:
+            return None
+        for name, allowed in self._active.get(call.run.id, {}).items():
+            if call.name.lower() not in allowed:
+                these = ", ".join(sorted(allowed))
+                return f"tool not available: {call.name}: the skill {name} allows only {these}"
+        return None
+
+    def list(self) -> list[tuple[str, str]]:
+        """Names and the labels of their roots."""
+        return [(name, skill.source) for name, skill in sorted(self._known().items())]
+
+
+def load(skill: Skill) -> tuple[Skill, str]:
+    """As it is on disk now. Raises SkillError and OSError."""
+    fresh, body = read_skill(skill.directory, skill.source)
+    if fresh.name != skill.name:
+        raise SkillError(f"it is called {fresh.name} by now")
+    return fresh, body
+
+
+def is_within(scope: Sequence[str] | None, name: str) -> bool:
+    """Empty means all (RFC 0082). None is that of an agent nobody registered: it has none."""
+    return scope is not None and (not scope or name in scope)
+
+
+def within(scope: Sequence[str] | None, skills: Iterable[Skill]) -> list[Skill]:
+    chosen = (skill for skill in skills if is_within(scope, skill.name))
+    return sorted(chosen, key=lambda skill: skill.name)
+
+
+def listing(skills: Sequence[Skill], words: str) -> str:
+    lines = [f"{skill.name}: {' '.join(skill.description.split())}" for skill in skills]
+    found = [line for line in lines if words.lower() in line.lower()]
+    return "\n".join(found) or "no skills found"
+
+
+def brief(skill: Skill) -> str:
+    text = " ".join(skill.description.split())
+    return text if len(text) <= LONGEST_LISTED else text[: LONGEST_LISTED - 1] + "…"
+
+
+def allowed_by(skill: Skill) -> frozenset[str]:
+    """Names of tools, as we spell them. A pattern, as in Bash(git:*), allows the whole tool."""
+    return frozenset(entry.partition("(")[0].lower() for entry in skill.allowed_tools)
+
+
+def digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()

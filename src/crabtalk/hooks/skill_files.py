@@ -1,0 +1,208 @@
+"""Skills on disk: directories with a SKILL.md, as agentskills.io defines it. No hook here."""
+
+import os
+import re
+import stat
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import dropwhile
+from pathlib import Path
+
+from .skill_head import LONGEST_HEAD, Head, Node, SkillError
+
+FILE = "SKILL.md"
+LARGEST = 256 * 1024  # bytes of a SKILL.md
+DEEPEST = 8  # levels of directories below a root
+MOST_SKILLS = 2_000
+MOST_DIRECTORIES = 20_000  # a root may be somebody's whole checkout
+
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+# A tool, with what a pattern in parentheses may hold: Bash(git add:*).
+ALLOWED = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """What the head of a SKILL.md says. The body is read when it is asked for."""
+
+    name: str
+    description: str
+    license: str = ""
+    compatibility: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    allowed_tools: tuple[str, ...] = ()  # empty: all
+    directory: Path = Path()
+    source: str = ""  # the label of the root it was found under
+
+
+# ── Finding ─────────────────────────────────────────────────────────────────────────────────────
+
+Stamp = tuple[int, ...]
+Read = Skill | str  # or what is wrong with it
+
+
+class SkillFiles:
+    """All skills below some roots, as of the last `scan`. May be used from any thread."""
+
+    def __init__(self, roots: Sequence[tuple[str, Path]]) -> None:
+        self._roots = tuple(roots)
+        self._lock = threading.Lock()
+        self._read: dict[Path, tuple[Stamp, Read]] = {}
+        self.skills: Mapping[str, Skill] = {}
+        self.warnings: tuple[str, ...] = ()
+
+    def scan(self) -> list[str]:
+        """Looks at the disk; blocks. Returns the warnings that the last scan did not have.
+
+        Files that have not changed since are not read again.
+        """
+        with self._lock:
+            read: dict[Path, tuple[Stamp, Read]] = {}
+            skills: dict[str, Skill] = {}
+            warnings: list[str] = []
+            for source, directory in walk(self._roots, warnings):
+                if len(skills) >= MOST_SKILLS:
+                    warnings.append(
+                        f"there are more than {MOST_SKILLS} skills; the rest is skipped"
+                    )
+                    break
+                stamp, found = self._look(source, directory)
+                read[directory] = stamp, found
+                if isinstance(found, str):
+                    warnings.append(found)
+                    continue
+                if (first := skills.setdefault(found.name, found)) is not found:
+                    warnings.append(
+                        f"{str(directory)!r} is skipped: the skill {found.name} is already in "
+                        f"{str(first.directory)!r}"
+                    )
+                elif directory.name != found.name:
+                    warnings.append(
+                        f"{str(directory)!r} should be named {found.name}, as its skill"
+                    )
+            before = set(self.warnings)
+            self._read, self.skills, self.warnings = read, skills, tuple(warnings)
+            return [warning for warning in warnings if warning not in before]
+
+    def _look(self, source: str, directory: Path) -> tuple[Stamp, Read]:
+        stamp: Stamp = ()
+        try:
+            status = (directory / FILE).stat()
+            stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            before, found = self._read.get(directory, ((), ""))
+            if before == stamp and (isinstance(found, str) or found.source == source):
+                return stamp, found
+            return stamp, read_skill(directory, source)[0]
+        except SkillError as error:
+            return stamp, f"{str(directory)!r} is skipped: {error}"
+        except OSError as error:
+            return stamp, f"{str(directory)!r} is skipped: {error.strerror}"
+
+
+def walk(roots: Sequence[tuple[str, Path]], warnings: list[str]) -> Iterator[tuple[str, Path]]:
+    """Directories with a SKILL.md, those near a root first. Below one there are no others: what a
+    skill brings along is its own."""
+    seen: set[tuple[int, int]] = set()  # of devices and inodes: links may lead in circles
+    for source, root in roots:
+        waiting = deque([(root, 0)])
+        while waiting:
+            directory, depth = waiting.popleft()
+            try:
+                status = directory.stat()
+                if (status.st_dev, status.st_ino) in seen or not stat.S_ISDIR(status.st_mode):
+                    continue
+                seen.add((status.st_dev, status.st_ino))
+                with os.scandir(directory) as entries:
+                    inside = sorted(entries, key=lambda entry: entry.name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                warnings.append(f"{str(directory)!r} cannot be searched: {error.strerror}")
+                continue
+            if len(seen) > MOST_DIRECTORIES:
+                warnings.append(f"there are too many directories below {str(root)!r}")
+                return
+            if is_skill := any(entry.name == FILE for entry in inside):
+                yield source, directory
+            if depth < DEEPEST and (depth == 0 or not is_skill):
+                waiting += [(directory / e.name, depth + 1) for e in inside if may_hold_skills(e)]
+
+
+def may_hold_skills(entry: os.DirEntry[str]) -> bool:
+    try:
+        return not entry.name.startswith(".") and entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def read_skill(directory: Path, source: str = "") -> tuple[Skill, str]:
+    """The skill in a directory, and its body. Raises SkillError and OSError."""
+    # Without waiting: what is called SKILL.md may be a pipe that nobody writes to.
+    number = os.open(directory / FILE, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(number, "rb") as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise SkillError(f"{FILE} is not a file")
+        data = file.read(LARGEST + 1)
+    return parse_skill(data, directory, source)
+
+
+# ── Reading ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def parse_skill(data: bytes, directory: Path = Path(), source: str = "") -> tuple[Skill, str]:
+    """Raises SkillError."""
+    if len(data) > LARGEST:
+        raise SkillError(f"{FILE} has more than {LARGEST} bytes; move some of it to other files")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SkillError(f"{FILE} is not UTF-8; save it as such") from None
+    if "\0" in text:
+        raise SkillError(f"{FILE} holds a NUL; leave it out")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").lstrip().split("\n")
+    ends = [number for number, line in enumerate(lines) if line.rstrip() == "---"]
+    if len(ends) < 2 or ends[0] != 0:
+        raise SkillError("it must start with a line ---, name and description, and a line ---")
+    head = Head(lines[1 : ends[1]]).read()
+    body = dropwhile(lambda line: not line.strip(), lines[ends[1] + 1 :])
+    return skill_of(head, directory, source), "\n".join(body).rstrip()
+
+
+def skill_of(head: dict[str, Node], directory: Path, source: str) -> Skill:
+    name = text_of(head, "name", 64)
+    if not NAME.fullmatch(name):
+        raise SkillError("name must be of a-z, 0-9 and single dashes between them, such as a-skill")
+    description = text_of(head, "description", 1024)
+    if not description:
+        raise SkillError("description is missing; write what the skill does and when to use it")
+    metadata = head.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise SkillError("metadata must be a map of strings")
+    allowed = head.get("allowed-tools") or []
+    if isinstance(allowed, dict):
+        raise SkillError("allowed-tools must be a list, or names between commas or spaces")
+    if isinstance(allowed, str):
+        if ALLOWED.sub("", allowed).strip(" \t\n,"):
+            raise SkillError("allowed-tools has a parenthesis too many, or one too few")
+        allowed = ALLOWED.findall(allowed)
+    return Skill(
+        name=name,
+        description=description,
+        license=text_of(head, "license", LONGEST_HEAD),
+        compatibility=text_of(head, "compatibility", 500),
+        metadata=metadata,
+        allowed_tools=tuple(entry.strip() for entry in allowed),
+        directory=directory,
+        source=source,
+    )
+
+
+def text_of(head: dict[str, Node], key: str, longest: int) -> str:
+    value = head.get(key, "")
+    if not isinstance(value, str):
+        raise SkillError(f"{key} must be text")
+    if len(value.strip()) > longest:
+        raise SkillError(f"{key} has more than {longest} characters; shorten it")
+    return value.strip()
