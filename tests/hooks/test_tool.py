@@ -46,7 +46,6 @@ def test_a_model_is_told_what_the_class_says_and_nothing_twice() -> None:
         "properties": {
             "shells": {
                 "type": "array",
-                "minItems": 1,
                 "items": {
                     "type": "object",
                     "properties": {

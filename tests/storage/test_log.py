@@ -280,7 +280,8 @@ async def test_a_log_that_does_not_say_whose_it_is_is_not_listed(
     async with opened(home) as storage:
         assert [name for name, _ in await storage.conversations()] == [NAME]
         assert await storage.resolve("stray") is None
-    assert caplog.messages == ["the log stray does not say whose it is; not listed"]
+    sentence = "the log stray does not say whose it is; not listed"
+    assert caplog.messages == ([sentence] if data else [])  # an empty one may just be made
 
 
 @pytest.mark.req("storage.meta.unknown")

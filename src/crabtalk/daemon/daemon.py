@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from crabtalk.hooks import Asks, Composite, DelegateHook, DelegateLimits, SkillHook, TitleHook
+from crabtalk.hooks import (
+    Asks,
+    BashHook,
+    Composite,
+    DelegateHook,
+    DelegateLimits,
+    FilesHook,
+    SkillHook,
+    TitleHook,
+)
 from crabtalk.model import Registry, SettingsError, open_registry, read_settings
 from crabtalk.runtime import Clock, Hook, Limits, Runtime
 from crabtalk.storage import Agent, Storage, StorageError
@@ -75,7 +84,10 @@ class Daemon:
             await self.runtime.set_title(agent, title, sender)
 
         hooks: dict[str, Hook] = {
+            # The socket is out of a sandboxed command's reach: it could tell the daemon anything.
+            "bash": BashHook(hidden=[self.home / "run"]),
             "delegate": DelegateHook(lambda: self.runtime, self._delegate_limits),
+            "files": FilesHook(),
             "skill": self.skills,
             "title": TitleHook(set_title),
             **others,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
@@ -47,6 +48,9 @@ from .daemon import CRAB, Daemon
 from .stream_events import stream_event, token_usage
 
 PAGE = 100
+LONGEST_SENDER = 1024
+LONGEST_PATH = 8192
+LARGEST_SETTINGS = 256 * 1024
 LARGEST_PAGE = 500
 # Rows of a listing made in one go.
 SLICE = 500
@@ -115,6 +119,8 @@ class DaemonServer(Server):
         runtime = await self._daemon.ready()
         if not request.content.strip():
             raise BadRequestError("the message is empty; say something in content")
+        if len(request.sender) > LONGEST_SENDER:
+            raise BadRequestError(f"sender is longer than {LONGEST_SENDER} characters; shorten it")
         cwd = await directory(request.cwd) if request.cwd else None
         with answered():
             return runtime.start(
@@ -197,7 +203,7 @@ class DaemonServer(Server):
             stored = await self._daemon.storage.read(pair)
         if stored is None:
             raise no_handle(request.file_path)
-        return history(stored)
+        return await asyncio.to_thread(history, stored)  # as long as the conversation is
 
     async def delete_conversation(self, request: wire.DeleteConversationMsg) -> None:
         runtime = await self._daemon.ready()
@@ -244,23 +250,35 @@ class DaemonServer(Server):
     async def create_agent(self, request: wire.CreateAgentMsg) -> wire.AgentInfo:
         runtime = await self._daemon.ready()
         async with self._daemon.changing():
-            if request.name in runtime.agents:
+            with answered():
+                check_name(request.name)
+                stored = await self._daemon.storage.agent(request.name)
+            if stored is not None or request.name in runtime.agents:
                 raise BadRequestError(
                     f"an agent called {request.name!r} is there already; "
                     "update it, or choose another name"
                 )
             with answered():
                 document = unmask(parse_settings(request.config), None)
-                return await self._save(read_agent(request.name, document, request.prompt))
+                prompt = bounded(request.prompt)
+                return await self._save(read_agent(request.name, document, prompt))
 
     async def update_agent(self, request: wire.UpdateAgentMsg) -> wire.AgentInfo:
         runtime = await self._daemon.ready()
         async with self._daemon.changing():
-            stored = runtime.agents.get(request.name)
-            prompt = request.prompt or (stored.prompt if stored is not None else "")
             with answered():
+                check_name(request.name)
+                stored = await self._written(request.name) or runtime.agents.get(request.name)
+                prompt = bounded(request.prompt) or (stored.prompt if stored is not None else "")
                 document = unmask(parse_settings(request.config), stored)
                 return await self._save(read_agent(request.name, document, prompt))
+
+    async def _written(self, name: str) -> Agent | None:
+        """What its file says now, which a person may have changed; a broken one says nothing."""
+        try:
+            return await self._daemon.storage.agent(name)
+        except AgentError:
+            return None
 
     async def _save(self, agent: Agent) -> wire.AgentInfo:
         """On disk first: what is acknowledged survives."""
@@ -290,6 +308,8 @@ class DaemonServer(Server):
                 )
             with answered():
                 check_name(request.new_name)
+                if await self._daemon.storage.agent(agent.name) is None:
+                    raise no_agent(agent.name)
                 return await self._rename(agent, request.new_name)
 
     async def _rename(self, agent: Agent, name: str) -> wire.AgentInfo:
@@ -341,9 +361,12 @@ class DaemonServer(Server):
             with answered():
                 registry = await self._daemon.models.registry()
                 names = await self._model_names()
+                if not registry.entries:
+                    raise NotFoundError("no model is set up; `crabtalkd setup` helps with that")
                 if names and request.model not in names:
                     raise NotFoundError(
-                        f"no provider offers {request.model!r}; there are {', '.join(names[:10])}"
+                        f"no provider offers {request.model[:80]!r}; "
+                        f"there are {', '.join(names[:10])}"
                     )
                 await self._daemon.storage.configure("daemon", "model", request.model)
                 registry.prefer(request.model)
@@ -373,17 +396,25 @@ def answered() -> Iterator[None]:
 
 async def directory(text: str) -> Path:
     """A working directory from the wire: it must be one, here, whatever the client's is."""
-    path = Path(text)
+    path = Path(text[:LONGEST_PATH])
     if not path.is_absolute() or "\0" in text:
-        raise BadRequestError(f"cwd must be an absolute path, not {text!r}")
-    if not await asyncio.to_thread(path.is_dir):
-        raise BadRequestError(f"cwd {text!r} is no directory on the daemon's machine")
+        raise BadRequestError(f"cwd must be an absolute path, not {text[:80]!r}")
+    # Unlike Path's, it never raises: a path too long, or out of reach, is no directory either.
+    if not await asyncio.to_thread(os.path.isdir, path):
+        raise BadRequestError(f"cwd {text[:80]!r} is no directory on the daemon's machine")
     return path
+
+
+def bounded(text: str) -> str:
+    """Settings and prompts; a model could not read more anyway."""
+    if len(text) > LARGEST_SETTINGS:
+        raise BadRequestError(f"config and prompt may have {LARGEST_SETTINGS} characters each")
+    return text
 
 
 def parse_settings(text: str) -> dict[str, Any]:
     try:
-        document = json.loads(text or "{}")
+        document = json.loads(bounded(text) or "{}")
     except ValueError as error:
         raise BadRequestError(f"config is not valid JSON: {error}") from None
     except RecursionError:

@@ -1,17 +1,21 @@
 """What agents can do. Each hook owns its tools: what the model may say, and the code behind it."""
 
 from .asks import Asks
+from .bash import BashHook
 from .composite import Composite
 from .delegate import DelegateHook, DelegateLimits
+from .files import FilesHook
 from .skill import SkillHook
 from .title import TitleHook
 from .tool import Tool, ToolHook
 
 __all__ = [
     "Asks",
+    "BashHook",
     "Composite",
     "DelegateHook",
     "DelegateLimits",
+    "FilesHook",
     "SkillHook",
     "TitleHook",
     "Tool",

@@ -18,13 +18,13 @@ class Option(msgspec.Struct):
 
 class Question(msgspec.Struct):
     question: str
-    header: Annotated[str, Meta(description="A word or two")]
+    header: Annotated[str, Meta(description="a word")]
     options: list[Option] = []
     multi_select: bool = False
 
 
 class AskUserTool(Tool):
-    """Ask the user and wait for the answer. Put all questions in one call."""
+    """Ask the user, all questions in one call, and wait."""
 
     name: ClassVar[str] = "ask_user"
     questions: Annotated[list[Question], Meta(min_length=1)]

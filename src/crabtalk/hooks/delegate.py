@@ -51,14 +51,13 @@ class DelegateLimits:
 
 class Task(msgspec.Struct):
     message: str
-    agent: Annotated[str, Meta(description="Empty: a worker")] = ""
-    system_prompt: Annotated[str, Meta(description="For an agent made for this task")] | None = None
+    agent: Annotated[str, Meta(description="else a worker")] = ""
+    system_prompt: Annotated[str, Meta(description="for an ad-hoc agent")] | None = None
     cwd: str | None = None
 
 
 class Delegate(Tool):
-    """Have other agents, or workers, carry out tasks side by side. In the background you get their
-    ids and go on; else you get their results."""
+    """Have agents do tasks side by side; in the background you get ids instead of results."""
 
     name: ClassVar[str] = "delegate"
     tasks: Annotated[list[Task], Meta(min_length=1)]

@@ -1,14 +1,16 @@
 """JSON Schemas for models: what msgspec says of a parameter class, without what a model can miss.
 
 Every byte of a schema is sent with every request, so references are put in place, and titles and
-empty defaults left out.
+empty defaults left out, and so are bounds.
 """
 
 from typing import Any
 
 import msgspec
 
-EMPTY: tuple[Any, ...] = (None, [], {}, "")
+EMPTY: tuple[Any, ...] = (None, [], {}, "", False)
+# Kept by the parser, which says so when it matters.
+UNSAID = ("title", "$defs", "minItems", "minimum", "maximum", "exclusiveMinimum")
 
 
 def parameters(kind: type[msgspec.Struct]) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def compact(schema: Any, known: dict[str, Any]) -> Any:
         if key == "properties"
         else compact(value, known)
         for key, value in schema.items()
-        if key not in ("title", "$defs")
+        if key not in UNSAID
         and not (key == "default" and value in EMPTY)
         and not (key == "required" and not value)
     }

@@ -40,8 +40,7 @@ USAGE = "Call the tool skill with one of these names before doing what that skil
 
 
 class UseSkill(Tool):
-    """Loads a skill: instructions for one kind of task, to follow from then on. Give its exact
-    name; or a part of its name or description, to search; or nothing, to list all."""
+    """Load a skill by name; with a part of it search, with nothing list all."""
 
     name: ClassVar[str] = "skill"
 

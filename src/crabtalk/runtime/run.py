@@ -39,6 +39,7 @@ class Run:
         "cwd",
         "detached",
         "done",
+        "held",
         "id",
         "is_guest",
         "killed",
@@ -47,6 +48,7 @@ class Run:
         "parent",
         "speaker",
         "steers",
+        "stopping",
         "task",
     )
 
@@ -72,6 +74,8 @@ class Run:
         self.steers: deque[str] = deque()
         self.accepts_steers = True
         self.detached = False
+        self.held = 0  # its share of the bytes all runs hold of what was said
+        self.stopping = False  # when its turn comes, it keeps what was said and does no more
         self.killed = False
         self.done: Done | None = None
         self.task: asyncio.Task[Any] | None = None

@@ -75,6 +75,7 @@ class Runtime:
         self._backend = Backend(provider)
         self._retiring: set[asyncio.Task[None]] = set()
         self._runs: set[Run] = set()
+        self._held = 0  # bytes of what was said in them
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
@@ -174,6 +175,7 @@ class Runtime:
         if not options.get("verbatim"):
             content = self.env.hook.preprocess(agent, content) or content
         self.env.hook.on_turn(run, content)
+        self._hold(run, content)
         conversation = self.conversations.get(run.pair)
         place = conversation.line.join()
         run.emit(Started(run.speaker, run.id))
@@ -210,6 +212,13 @@ class Runtime:
             parent=parent,
         )
 
+    def _hold(self, run: Run, text: str) -> None:
+        """Takes note of a text that stays in memory as long as its run. Raises BusyError."""
+        if self._held + len(text) > self.limits.held_bytes:
+            raise BusyError("too much was said that no agent has come to yet; try again later")
+        self._held += len(text)
+        run.held += len(text)
+
     def _own(self, run: Run, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """The run's task is the runtime's, whoever asked for it."""
         task = asyncio.ensure_future(work)
@@ -217,6 +226,7 @@ class Runtime:
 
         def over(task: asyncio.Task[T]) -> None:
             self._runs.discard(run)
+            self._held -= run.held
             if not task.cancelled():
                 task.exception()  # whoever waits has it; if nobody does any more, nobody cares
 
@@ -325,6 +335,7 @@ class Runtime:
             )
         if len(run.steers) >= self.limits.steers:
             raise BusyError(f"{len(run.steers)} steering messages wait to be read; try again later")
+        self._hold(run, content)
         run.steers.append(content)
 
     # ── Compaction ──────────────────────────────────────────────────────────────────────────
@@ -447,9 +458,16 @@ class Runtime:
             raise no_conversation(pair)
 
     async def close(self) -> None:
-        """Kills what runs and waits for it; what was said by then is kept. Storage stays open."""
+        """Kills what runs and waits for it; what was said by then is kept. Storage stays open.
+
+        So is what waits for its turn, if it was to outlive whoever said it.
+        """
         for run in list(self._runs):
-            run.kill()
+            conversation = self.conversations.find(run.pair)
+            if run.detached and conversation is not None and conversation.run is not run:
+                run.stopping = True
+            else:
+                run.kill()
         tasks = [run.task for run in self._runs if run.task is not None]
         if tasks:
             await asyncio.wait(tasks)

@@ -79,6 +79,8 @@ class Turn:
         """
         try:
             await to_the_end(self._say(content))
+            if self._run.stopping:
+                return await self.finish(StopReason.CANCELLED)
             await self._prepare()
             reason, error = await self._loop()
         except (ApiError, StorageError) as failure:

@@ -156,7 +156,11 @@ def text(value: Any, key: str) -> str:
     if not isinstance(value, str):
         raise AgentError(f"{key} must be a string")
     # Neither an encoder, a program's arguments nor a database takes these.
-    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise AgentError(f"{key} holds a NUL or half a character; leave it out") from None
+    if "\0" in value:
         raise AgentError(f"{key} holds a NUL or half a character; leave it out")
     return value
 

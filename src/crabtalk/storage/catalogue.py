@@ -38,6 +38,7 @@ class Catalogue:
         self._listing = asyncio.Lock()
         # What was appended, while logs are surveyed, to those not known yet.
         self._meanwhile: dict[str, list[Record]] | None = None
+        self._forgotten: set[str] = set()
 
     def note(self, name: str, pair: Pair, records: Sequence[Record], *, created: bool) -> None:
         """That these were appended."""
@@ -50,6 +51,8 @@ class Catalogue:
     def forget(self, name: str) -> None:
         if self._known is not None:
             self._known.pop(name, None)
+        if self._meanwhile is not None:
+            self._forgotten.add(name)
 
     async def rows(self) -> list[tuple[str, Meta]]:
         """All there are now, also those that came or went without us. Raises OSError."""
@@ -58,11 +61,14 @@ class Catalogue:
             known = self._known if self._known is not None else {}
             self._known = known
             meanwhile = self._meanwhile = {}
+            self._forgotten.clear()
             before = set(known)
             try:
                 names, fresh = await asyncio.to_thread(self._survey, before)
             finally:
                 self._meanwhile = None
+            for name in self._forgotten & fresh.keys():
+                del fresh[name]
             for name, meta in fresh.items():
                 # Some of it the thread has seen; laid over itself it makes no difference.
                 known.setdefault(name, patched(meta, meanwhile.get(name, ())))
@@ -132,7 +138,7 @@ class Catalogue:
         except OSError as error:
             log.warning("cannot read the log %s: %s", name, error.strerror)
             return None
-        if meta is None:
+        if meta is None and Path(path).stat().st_size:  # an empty one is just being made
             log.warning("the log %s does not say whose it is; not listed", name)
         return meta
 

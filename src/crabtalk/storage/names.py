@@ -26,11 +26,15 @@ def log_name(pair: Pair, attempt: int = 1) -> str:
     """
     exact = f"{len(pair.agent)}:{pair.agent}{pair.sender}".encode(errors="surrogatepass")
     digest = hashlib.blake2b(exact, digest_size=5).hexdigest()
-    parts = [slug(pair.agent)[:SLUG_LENGTH].strip("-"), slug(pair.sender)[:SLUG_LENGTH].strip("-")]
+    # A sender may be long; only its beginning is read by people.
+    slugs = [slug(text[: 4 * SLUG_LENGTH]) for text in pair]
+    parts = [readable[:SLUG_LENGTH].strip("-") for readable in slugs]
     name = "-".join([part for part in parts if part] + [digest])
     return name if attempt == 1 else f"{name}-{attempt}"
 
 
 def is_handle(text: str) -> bool:
     """Whether `text` could be a name of ours. What is not can be no path either."""
-    return HANDLE.fullmatch(text) is not None and len(text.encode()) <= NAME_BYTES
+    if len(text) > NAME_BYTES or HANDLE.fullmatch(text) is None:
+        return False
+    return len(text.encode()) <= NAME_BYTES

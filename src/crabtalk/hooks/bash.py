@@ -1,0 +1,207 @@
+"""bash: the tool that runs a command, and who may run which.
+
+Commands run as the daemon's user. What keeps them apart from the rest of the machine is the
+sandbox, if the agent's file asks for it; the deny list only guards against slips (see commands).
+"""
+
+import shutil
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+
+from crabtalk.runtime import ToolDispatch, ToolError
+from crabtalk.storage import Agent, AgentError
+
+from . import commands, shell
+from .shell_words import UnreadableError
+from .tool import Tool, ToolHook
+
+TIMEOUT = 120.0
+LONGEST = 3600.0  # seconds, whatever is asked for
+# Bytes of a result as JSON: below what the engine passes on whole, with room for an error's
+# sentence.
+RESULT = 60 * 1024
+
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """An agent's [hooks.bash]."""
+
+    disabled: bool = False
+    deny: tuple[str, ...] = ()
+    sandbox: Literal["off", "bwrap"] = "off"
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST)] = TIMEOUT
+    allow_senders: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, agent: Agent) -> "Settings":
+        """Raises AgentError for what cannot be meant."""
+        try:
+            settings = msgspec.convert(agent.hooks.get("bash", {}), cls)
+        except msgspec.ValidationError as error:
+            raise AgentError(f"hooks.bash: {error}") from None
+        for entry in settings.deny:
+            if not commands.is_entry(entry):
+                raise AgentError(
+                    f"hooks.bash: {entry!r} in deny is not a plain command; write a program and "
+                    'words of its arguments, such as "git push"'
+                )
+        return settings
+
+    def allows(self, sender: str) -> bool:
+        """Whoever is at this machine, and of the others those who are named."""
+        return ":" not in sender or any(
+            sender.startswith(entry[:-1]) if entry.endswith("*") else sender == entry
+            for entry in self.allow_senders
+        )
+
+
+class Bash(Tool):
+    """Run a bash command; JSON with stdout, stderr and exit_code comes back. No stdin, and nothing
+    it starts outlives it."""
+
+    name: ClassVar[str] = "bash"
+
+    command: str
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    timeout: Annotated[Seconds, msgspec.Meta(description="seconds, else 120")] | None = None
+
+    async def run(self, call: ToolDispatch, hook: "BashHook") -> str:
+        """Cancelled, the command and all it started are gone."""
+        settings = hook.settings(call.agent)
+        check_deny(self.command, settings.deny)
+        timeout = min(self.timeout or settings.timeout, LONGEST)
+        argv = [shutil.which("bash") or "/bin/bash", "-c", self.command]
+        if settings.sandbox == "bwrap":
+            argv = [*sandbox(call.cwd, hook.hidden), *argv]
+        try:
+            outcome = await shell.run(argv, cwd=call.cwd, env=self.env, seconds=timeout)
+        except shell.ShellError as error:
+            raise failed(str(error)) from None
+        if outcome.timed_out:
+            raise failed(
+                f"it took longer than {timeout:g} s and was ended, with all it had started; "
+                "give it more time, or less to do.",
+                outcome,
+            )
+        if settings.sandbox == "bwrap" and is_bwraps_own(outcome):
+            raise failed("the sandbox could not be set up, see stderr.", outcome)
+        return report(outcome)
+
+
+class BashHook(ToolHook):
+    """Knows the settings of every agent. The sandbox does not show the directories in `hidden`:
+    those with sockets through which a command could get out of it."""
+
+    tools = (Bash,)
+
+    def __init__(self, hidden: Sequence[Path] = ()) -> None:
+        self.hidden = tuple(hidden)
+        self._settings: dict[str, Settings] = {}
+
+    def settings(self, agent: str) -> Settings:
+        return self._settings.get(agent, Settings())
+
+    def on_build_agent(self, agent: Agent) -> Agent:
+        Settings.of(agent)
+        return agent
+
+    def on_register_agent(self, name: str, agent: Agent) -> None:
+        self._settings[name] = Settings.of(agent)
+
+    def on_unregister_agent(self, name: str) -> None:
+        self._settings.pop(name, None)
+
+    def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
+        settings = Settings.of(agent)
+        if settings.disabled:
+            return [], None
+        denied = ", ".join(settings.deny)
+        return [Bash.name], f"<bash-policy>denied: {denied}</bash-policy>" if denied else None
+
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+        return self._permitted(call) if call.name == Bash.name else None
+
+    async def _permitted(self, call: ToolDispatch) -> str:
+        settings = self.settings(call.agent)
+        if settings.disabled:
+            raise ToolError("tool not available: bash")
+        # Who began it counts: an agent that delegates is no way around the rule.
+        if not settings.allows(call.run.origin):
+            raise ToolError(
+                f"permission denied: bash is not for the sender {call.run.origin[:80]!r}; "
+                "name it in allow_senders of [hooks.bash] in the agent's file to change that"
+            )
+        return await self._run(Bash, call)
+
+
+def check_deny(command: str, deny: Sequence[str]) -> None:
+    try:
+        entry = commands.denied(command, deny)
+    except UnreadableError as error:
+        raise ToolError(
+            f"permission denied: the command cannot be checked, because {error}; write it plainly"
+        ) from None
+    if entry is not None:
+        raise ToolError(f"permission denied: the agent's file denies {entry!r}")
+
+
+def sandbox(cwd: Path, hidden: Sequence[Path]) -> list[str]:
+    """What to put before a command: it reads everything, writes its working directory and an empty
+    /tmp, and has no network. Raises ToolError where that cannot be had."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise failed(
+            "the agent's file asks for a sandbox, and bwrap is not installed; install the package "
+            'bubblewrap, or set sandbox = "off" in [hooks.bash].'
+        )
+    if cwd == Path(cwd.anchor):
+        raise failed(f"a sandbox that may write {cwd} is none; work in another directory.")
+    # No --new-session: the group has one already, and another would put the command out of reach
+    # of the group's signals. A socket in a file system is no network, so their usual places are
+    # empty as well.
+    argv = [bwrap, "--die-with-parent", "--unshare-net", "--unshare-pid", "--unshare-ipc"]
+    argv += ["--cap-drop", "ALL"]  # with root's, a command could mount everything writable again
+    argv += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    argv += ["--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108 - its own, not everybody's
+    argv += ["--bind", str(cwd), str(cwd)]
+    for directory in hidden:
+        if not cwd.is_relative_to(directory) and directory.is_dir():
+            argv += ["--tmpfs", str(directory)]
+    return [*argv, "--chdir", str(cwd), "--"]
+
+
+def is_bwraps_own(outcome: shell.Outcome) -> bool:
+    """Whether the sandbox failed, and not the command in it."""
+    return outcome.exit_code == 1 and outcome.stderr.text()[0].startswith("bwrap: ")
+
+
+def failed(sentence: str, outcome: shell.Outcome | None = None) -> ToolError:
+    outcome = outcome or shell.Outcome(shell.Kept(), shell.Kept(), -1)
+    return ToolError(f"bash failed: {sentence}\n{report(outcome)}")
+
+
+def report(outcome: shell.Outcome) -> str:
+    """As JSON. Both streams give way until it is short enough: what is one byte for a program may
+    be six in JSON."""
+    limit = shell.KEPT
+    while len(text := encoded(outcome, limit)) > RESULT:
+        limit = limit * 3 // 4
+    return text.decode()
+
+
+def encoded(outcome: shell.Outcome, limit: int) -> bytes:
+    stdout, stdout_cut = outcome.stdout.text(limit)
+    stderr, stderr_cut = outcome.stderr.text(limit)
+    result: dict[str, Any] = {
+        "stdout": stdout,
+        "stderr": stderr,
+        "exit_code": outcome.exit_code,
+    }
+    cut = {"stdout": stdout_cut, "stderr": stderr_cut}
+    if any(cut.values()):
+        result["cut"] = {name: missing for name, missing in cut.items() if missing}
+    return msgspec.json.encode(result)

@@ -1,0 +1,194 @@
+"""Paths that agents name: where they lead, whether an agent may go there, and what is there.
+
+A path is resolved and checked, and from then on its directory is held open: whoever puts a link in
+its place between the check and the use changes nothing. All of it blocks; call it in a thread.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from crabtalk.runtime import ToolError
+from crabtalk.storage import Agent, AgentError
+
+# The directories an agent is confined to; none: whatever the daemon's user may use.
+Roots = tuple[Path, ...]
+
+# Enough of a directory to work in it. Where there is a choice, without the right to list it.
+HOLD = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+ASIDE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def read_roots(agent: Agent) -> Roots:
+    """What the agent's file says in `hooks.files.roots`. Raises AgentError."""
+    given = agent.hooks.get("files", {}).get("roots", [])
+    if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
+        raise AgentError('hooks.files.roots must be a list of directories, such as ["~/notes"]')
+    return tuple(read_root(entry) for entry in given)
+
+
+def read_root(text: str) -> Path:
+    try:
+        root = Path(text).expanduser()
+    except RuntimeError:
+        raise AgentError(f"hooks.files.roots: {text!r} names a user who is not there") from None
+    if not root.is_absolute():
+        raise AgentError(f"hooks.files.roots: {text!r} is relative; start it with / or ~/")
+    return root
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells whether a file is still the one it was."""
+
+    device: int
+    inode: int
+    size: int
+    changed: int  # nanoseconds
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Identity":
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file's directory, held open, and the file's name in it."""
+
+    path: Path
+    directory: int
+
+    @property
+    def name(self) -> str:
+        return self.path.name or "."
+
+    def status(self) -> os.stat_result:
+        return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
+
+    def open(self) -> int:
+        """A descriptor to read from, which never waits. Raises ToolError unless it is a file."""
+        # Before it is opened, as opening alone can set a device off; and after, as it may be
+        # another by then.
+        check_regular(self.path, self.status().st_mode)
+        descriptor = os.open(self.name, LOOK, dir_fd=self.directory)
+        try:
+            check_regular(self.path, os.fstat(descriptor).st_mode)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def replace(self, data: bytes, before: os.stat_result) -> Identity:
+        """Other content in the file, at once or not at all; `before` is what it was until now."""
+        # Nothing of its own name in it, which may be as long as names can be.
+        aside = f".{secrets.token_hex(8)}.crabtalk"
+        descriptor = os.open(aside, ASIDE, 0o600, dir_fd=self.directory)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                take_after(descriptor, before)
+                os.fsync(descriptor)
+                identity = Identity.of(os.fstat(descriptor))
+            self._check_unchanged(Identity.of(before))
+            os.replace(aside, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(aside, dir_fd=self.directory)
+            raise
+        self._flush()
+        return identity
+
+    def _check_unchanged(self, before: Identity) -> None:
+        if Identity.of(self.status()) != before:
+            raise ToolError(f"{self.path} changed just now; read it again, then edit it")
+
+    def _flush(self) -> None:
+        # The change is made; a directory that cannot be opened for this only makes it last less.
+        with suppress(OSError):
+            descriptor = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.directory)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def resolve(path: str, cwd: Path, roots: Roots) -> Path:
+    """Where a path leads, links followed. Raises ToolError when that is outside the roots."""
+    if not path or "\0" in path:
+        raise ToolError("invalid arguments: path is empty or holds a NUL; give the path of a file")
+    try:
+        real = Path(os.path.realpath(cwd / path))
+    except (OSError, ValueError) as error:
+        raise ToolError(f"cannot use {path}: {error}; check the path") from None
+    check_within(real, roots, path)
+    return real
+
+
+@contextmanager
+def held(path: Path, roots: Roots) -> Iterator[Place]:
+    """The place of a resolved path. What the file system refuses inside is a ToolError."""
+    try:
+        directory = os.open(path.parent, HOLD)
+        try:
+            if roots:
+                check_within(where(directory, path.parent), roots, str(path))
+            yield Place(path, directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise refusal(path, error) from None
+
+
+def where(directory: int, path: Path) -> Path:
+    """Where an open directory is by now."""
+    try:
+        return Path(f"/proc/self/fd/{directory}").readlink()
+    except OSError:
+        # Not on Linux: resolve it again, and see whether that is the one we hold.
+        real = Path(os.path.realpath(path))
+        if not os.path.samestat(os.fstat(directory), real.stat()):
+            raise ToolError(f"{path} changed just now; try again") from None
+        return real
+
+
+def check_within(real: Path, roots: Roots, shown: str) -> None:
+    """Roots are resolved each time: a link that is one may lead elsewhere by now."""
+    if roots and not any(real.is_relative_to(os.path.realpath(root)) for root in roots):
+        allowed = ", ".join(map(str, roots))
+        raise ToolError(f"permission denied: {shown} is outside of {allowed}; stay inside")
+
+
+def check_regular(path: Path, mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise ToolError(f"{path} is a directory; name a file in it (bash can list them)")
+    if stat.S_ISLNK(mode):
+        raise ToolError(f"{path} is a link that leads to no file; name the file itself")
+    raise ToolError(f"{path} is not a regular file but a device, pipe or socket; use bash for it")
+
+
+def take_after(descriptor: int, before: os.stat_result) -> None:
+    """The mode of the file it replaces, and its owner as far as we may give files away."""
+    # Without the right the file is ours from now on, as everything else we make.
+    with suppress(OSError):
+        os.fchown(descriptor, before.st_uid if os.geteuid() == 0 else -1, before.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # after it, as a new owner clears bits
+
+
+def refusal(path: Path, error: OSError) -> ToolError:
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            return ToolError(f"there is no file {path}; check the path (bash creates new files)")
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return ToolError(f"permission denied: {path}: {error.strerror}; use another file")
+        case errno.ELOOP:
+            return ToolError(f"{path} is a link that leads to no file; name the file itself")
+    return ToolError(f"cannot use {path}: {error.strerror or error}; mend that or use another file")

@@ -1,0 +1,254 @@
+"""Running a command in a process group of its own, with an end that is certain.
+
+Whatever way a call ends, by itself, at its time-out or because it was cancelled, its group is gone
+afterwards. A process that leaves the group (setsid) is out of reach: only a sandbox keeps those.
+Of the output, however long, a beginning and an end are kept.
+"""
+
+import asyncio
+import codecs
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+# Bytes of one stream that are kept.
+KEPT = 48 * 1024
+# Bytes read at once: what a pipe holds.
+CHUNK = 64 * 1024
+# Seconds: between SIGTERM and SIGKILL; for what SIGKILL has to bring down; for output that
+# background children still write when the shell is over.
+GRACE = 0.5
+DEATH = 2.0
+LINGER = 0.2
+# Nothing tells that a group has become empty, so it is looked at this often, in seconds.
+LOOK = 0.01
+PROC = Path("/proc")
+
+
+class ShellError(Exception):
+    """The command was not started, with a sentence why."""
+
+
+class Kept:
+    """The beginning and the end of a stream, in bounded memory."""
+
+    def __init__(self, limit: int = KEPT) -> None:
+        self._half = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.total = 0
+
+    def add(self, data: bytes) -> None:
+        self.total += len(data)
+        room = self._half - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > 2 * self._half:
+            del self._tail[: len(self._tail) - self._half]
+
+    def text(self, limit: int = KEPT) -> tuple[str, int]:
+        """At most `limit` bytes of it as text, and how many were left out."""
+        half = min(limit // 2, self._half)
+        if self.total <= 2 * half:
+            return (self._head + self._tail).decode(errors="replace"), 0
+        head = whole_start(bytes(self._head[:half]))
+        tail = whole_end(bytes(self._tail[len(self._tail) - half :]))
+        missing = self.total - len(head) - len(tail)
+        shown = (part.decode(errors="replace") for part in (head, tail))
+        return f"\n… {missing} bytes left out …\n".join(shown), missing
+
+
+def whole_start(data: bytes) -> bytes:
+    """Without half a character at its end."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    return data[: len(data) - len(decoder.getstate()[0])]
+
+
+def whole_end(data: bytes) -> bytes:
+    """Without half a character at its beginning."""
+    start = 0
+    while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
+        start += 1
+    return data[start:]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command did. The exit code is -1 if a signal ended it."""
+
+    stdout: Kept
+    stderr: Kept
+    exit_code: int
+    timed_out: bool = False
+
+
+async def run(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], seconds: float) -> Outcome:
+    """Gives it so many seconds. Raises ShellError if it cannot be started. When it returns, raises
+    or is cancelled, no process of the group is left."""
+    if not await asyncio.to_thread(cwd.is_dir):
+        raise ShellError(f"the working directory {cwd} is not there; make it, or choose another.")
+    try:
+        group = Group(argv, cwd, env)
+    except (OSError, ValueError) as error:
+        raise ShellError(f"it could not be started: {error}.") from None
+    try:
+        in_time = await happens(group.exited, seconds)
+        if in_time:
+            await group.drain(LINGER)
+    finally:
+        await group.end()
+    code = group.exit_code if in_time else -1
+    return Outcome(group.stdout.kept, group.stderr.kept, code, timed_out=not in_time)
+
+
+class Stream:
+    """What comes out of a pipe, read as it comes."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._loop = asyncio.get_running_loop()
+        self.kept = Kept()
+        self.is_over = asyncio.Event()
+        os.set_blocking(pipe.fileno(), False)
+        self._loop.add_reader(pipe.fileno(), self._read)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._pipe.fileno(), CHUNK)
+        except BlockingIOError:
+            return
+        if data:
+            self.kept.add(data)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        if not self._pipe.closed:
+            self._loop.remove_reader(self._pipe.fileno())
+            self._pipe.close()
+            self.is_over.set()
+
+
+class Group:
+    """A process and all it started, as long as they stay in its group.
+
+    Not one of the loop's own subprocesses: uvloop gives those sockets for pipes, which cannot be
+    opened as /dev/stdout, and descriptors that are not theirs.
+    """
+
+    def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
+        """Raises OSError or ValueError for what the system does not take."""
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env={**os.environ, **env},
+            bufsize=0,
+            start_new_session=True,
+        )
+        self.id = self._process.pid
+        self.exited = asyncio.Event()
+        # A thread for each is what works on every loop and system. It ends with the process.
+        args = (self._process, asyncio.get_running_loop(), self.exited)
+        try:
+            threading.Thread(target=wait_for, args=args, daemon=True).start()
+        except RuntimeError as error:
+            self._signal(signal.SIGKILL)
+            self._process.communicate()
+            raise OSError(str(error)) from None
+        self.stdout = Stream(cast("IO[bytes]", self._process.stdout))
+        self.stderr = Stream(cast("IO[bytes]", self._process.stderr))
+
+    @property
+    def exit_code(self) -> int:
+        code = self._process.returncode
+        return code if code is not None and code >= 0 else -1
+
+    async def drain(self, seconds: float) -> None:
+        """Waits for the end of the output, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stdout.is_over.wait()
+                await self.stderr.is_over.wait()
+
+    async def end(self) -> None:
+        """Asks all of it to stop, and then makes it. Cancelled, it makes it at once."""
+        try:
+            await self._stop()
+            await self._goes(DEATH)
+            await self.drain(LINGER)
+        finally:
+            self.stdout.close()
+            self.stderr.close()
+
+    async def _stop(self) -> None:
+        try:
+            if self._signal(signal.SIGTERM):
+                await self._goes(GRACE)
+        finally:
+            self._signal(signal.SIGKILL)
+
+    async def _goes(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.exited.wait()
+                self._reap()
+                while self._signal(0) and await asyncio.to_thread(is_alive, self.id):
+                    await asyncio.sleep(LOOK)
+                    self._reap()
+
+    def _reap(self) -> None:
+        """Orphans come to us if we are the first process of a container."""
+        with suppress(ChildProcessError):
+            while os.waitpid(-self.id, os.WNOHANG)[0]:
+                pass
+
+    def _signal(self, number: int) -> bool:
+        """Whether there was anybody to send it to."""
+        try:
+            os.killpg(self.id, number)
+        except (ProcessLookupError, PermissionError):  # the latter: what sudo made somebody else's
+            return False
+        return True
+
+
+def wait_for(
+    process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, exited: asyncio.Event
+) -> None:
+    process.wait()
+    with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+        loop.call_soon_threadsafe(exited.set)
+
+
+def is_alive(group: int) -> bool:
+    """Whether anybody in it is more than a corpse: the dead stay in their group until whoever
+    inherits them looks, which may take seconds. True where there is no telling."""
+    if not PROC.is_dir():
+        return True
+    return any(is_living_member(path, group) for path in PROC.glob("[0-9]*/stat"))
+
+
+def is_living_member(path: Path, group: int) -> bool:
+    try:
+        # After the name, which may hold anything: state, parent, group.
+        state, _, its_group = path.read_bytes().rpartition(b")")[2].split()[:3]
+    except (OSError, ValueError):
+        return False  # it went while we looked
+    return int(its_group) == group and state not in (b"Z", b"X")
+
+
+async def happens(event: asyncio.Event, seconds: float) -> bool:
+    """Waits for it at most so long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
