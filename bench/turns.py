@@ -252,5 +252,5 @@ def run() -> list[Table]:
         stack.enter_context(on_core(-1))
         return [
             first_byte(contenders),
-            crowds(contenders, [(1000, 60, 5), (150, 500, 50), (200, 500, 50), (250, 500, 50)]),
+            crowds(contenders, [(1000, 60, 5), (150, 400, 50), (300, 300, 50), (400, 300, 50)]),
         ]
