@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from crabtalk.hooks import files
 from crabtalk.hooks.files import Excerpt, FilesHook, nearest, places, replaced
+from crabtalk.hooks.images import image_of
 from crabtalk.hooks.paths import Place
 from crabtalk.runtime import Env, Run, ToolDispatch, ToolError
 from crabtalk.storage import Agent, AgentError, Pair
@@ -297,7 +298,7 @@ async def test_of_an_image_it_says_what_it_is(
 @pytest.mark.req("files.read.images")
 @given(st.sampled_from([PNG[:8], GIF[:6], b"\xff\xd8\xff", WEBP]), st.binary(max_size=200))
 def test_no_damaged_image_breaks_it(start: bytes, rest: bytes) -> None:
-    assert files.image_of(start + rest).startswith("image: ")
+    assert image_of(start + rest).startswith("image: ")
 
 
 # ── edit ──────────────────────────────────────────────────────────────────────────────────────────

@@ -26,6 +26,7 @@ from crabtalk.runtime import (
     ToolResult,
     ToolsComplete,
     ToolStart,
+    require_whole,
 )
 
 from .stream_events import call_infos
@@ -42,10 +43,7 @@ class FeedLimits:
     feed_events: int = 1024
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                raise ValueError(f"{name} must be a whole number above zero, not {value!r}")
+        require_whole(self)
 
 
 class Subscriber:

@@ -23,6 +23,7 @@ from crabtalk.runtime import (
     StopReason,
     ToolDispatch,
     ToolError,
+    require_whole,
 )
 from crabtalk.storage import Agent
 
@@ -43,10 +44,7 @@ class DelegateLimits:
     delegate_width: int = 16
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                raise ValueError(f"{name} must be a whole number above zero, not {value!r}")
+        require_whole(self)
 
 
 class Task(msgspec.Struct):

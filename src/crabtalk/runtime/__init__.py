@@ -32,7 +32,7 @@ from .events import (
     UserSteered,
 )
 from .hook import Env, Hook, ToolDispatch, ToolError
-from .limits import Limits
+from .limits import Limits, require_whole
 from .run import Parent, Run
 from .runtime import DEFAULT_SENDER, Runtime
 
@@ -73,4 +73,5 @@ __all__ = [
     "UnknownAgentError",
     "UnknownConversationError",
     "UserSteered",
+    "require_whole",
 ]

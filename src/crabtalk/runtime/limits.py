@@ -1,6 +1,8 @@
 """The bounds the engine keeps, so that no input makes it grow or hold up others."""
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,12 @@ class Limits:
     tool_output: int = 64 * 1024
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                raise ValueError(f"{name} must be a whole number above zero, not {value!r}")
+        require_whole(self)
+
+
+def require_whole(limits: Any) -> None:
+    """For dataclasses of bounds: each a whole number above zero. Raises ValueError."""
+    for field in dataclasses.fields(limits):
+        value = getattr(limits, field.name)
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise ValueError(f"{field.name} must be a whole number above zero, not {value!r}")

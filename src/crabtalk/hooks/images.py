@@ -1,0 +1,56 @@
+"""What an image is, told by its first bytes: its kind and its size in pixels."""
+
+import struct
+from collections.abc import Sequence
+
+
+def image_of(data: bytes) -> str:
+    """What an image is, by its first bytes; empty for everything else."""
+    for kind, is_one, size in (
+        ("png", data.startswith(b"\x89PNG\r\n\x1a\n"), png_size),
+        ("gif", data.startswith((b"GIF87a", b"GIF89a")), gif_size),
+        ("jpeg", data.startswith(b"\xff\xd8\xff"), jpeg_size),
+        ("webp", data.startswith(b"RIFF") and data[8:12] == b"WEBP", webp_size),
+    ):
+        if is_one:
+            try:
+                width, height = size(data)
+            except (struct.error, IndexError):
+                return f"image: {kind}, damaged or of unknown size"
+            return f"image: {kind}, {width}x{height} pixels"
+    return ""
+
+
+def png_size(data: bytes) -> Sequence[int]:
+    return struct.unpack_from(">II", data, 16)
+
+
+def gif_size(data: bytes) -> Sequence[int]:
+    return struct.unpack_from("<HH", data, 6)
+
+
+def jpeg_size(data: bytes) -> Sequence[int]:
+    """In the first frame header: C0 to CF but for three that are tables."""
+    position = 2
+    while True:
+        while data[position + 1] == 0xFF:  # padding
+            position += 1
+        marker = data[position + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack_from(">HH", data, position + 5)
+            return width, height
+        (length,) = struct.unpack_from(">H", data, position + 2)
+        position += 2 + length
+
+
+def webp_size(data: bytes) -> Sequence[int]:
+    match data[12:16]:
+        case b"VP8X":
+            width, height = data[24:27], data[27:30]
+            return int.from_bytes(width, "little") + 1, int.from_bytes(height, "little") + 1
+        case b"VP8L":
+            (bits,) = struct.unpack_from("<I", data, 21)
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case _:
+            width, height = struct.unpack_from("<HH", data, 26)
+            return width & 0x3FFF, height & 0x3FFF
