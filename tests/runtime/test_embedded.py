@@ -3,11 +3,13 @@
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from crabtalk.runtime import Runtime, TextDelta
 from crabtalk.storage import Agent, MemoryStorage
+from tests.model_server import model_process
 from tests.runtime.provider import PATIENCE, ScriptedProvider, says
 
 LOADED = """
@@ -59,3 +61,15 @@ def test_importing_it_loads_no_room_above_it_or_beside_it(loaded: set[str], room
 @pytest.mark.parametrize("module", ["google.protobuf", "crabtalk.protocol", "crabtalk.transport"])
 def test_importing_it_loads_no_protocol(loaded: set[str], module: str) -> None:
     assert module not in loaded
+
+
+@pytest.mark.req("runtime.embedded")
+def test_what_the_page_shows_runs_as_it_stands() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "embedding.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    with model_process("--no-record") as (url, _):
+        code = code.replace("http://localhost:11434/v1", url).replace("qwen3", "scripted")
+        command = [sys.executable, "-c", code]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    assert "TextDelta(text='hi')" in said.stdout
+    assert "Done(" in said.stdout.splitlines()[-1]
