@@ -171,6 +171,10 @@ class Message(msgspec.Struct):
     tool_calls: list[Any] | None = None
 
     @property
+    def has_images(self) -> bool:
+        return isinstance(self.content, list) and any("image_url" in part for part in self.content)
+
+    @property
     def text(self) -> str:
         if isinstance(self.content, list):
             return "".join(part.get("text", "") for part in self.content)
@@ -203,9 +207,9 @@ class Request(msgspec.Struct):
         for message in reversed(self.messages):
             if message.role == "assistant" and message.tool_calls:
                 used += 1
-            if message.role in ("user", "tool"):
+            if message.role in ("user", "tool") and not message.has_images:
                 heard = message.text if heard is None else heard
-            if message.role == "user":
+            if message.role == "user" and not message.has_images:  # those a tool has found
                 steps = read_script(message.text)
                 if used < len(steps):
                     return steps[used]
@@ -617,12 +621,14 @@ class ModelServer:
     """What a test asks about, and sets.
 
     `summary`, once set, also answers requests without tools whose system prompt speaks of
-    compacting or summaries, whatever their messages say.
+    compacting or summaries, whatever their messages say. A `blind` one refuses requests with
+    images, as models do that read text only.
     """
 
     is_recording: bool = True
     models: list[str] = field(default_factory=lambda: ["scripted"])
     summary: str = ""
+    blind: bool = False
     url: str = ""  # where requests start, with /v1
     requests: list[dict[str, Any]] = field(default_factory=list)  # bodies, in order
     asked: int = 0  # requests for an answer, recorded or not
@@ -675,6 +681,8 @@ class ModelServer:
         return request
 
     def script(self, request: Request) -> Script:
+        if self.blind and any(message.has_images for message in request.messages):
+            raise ScriptError("this model does not support image input")
         if self.summary and request.asks_for_summary:
             return ("summary",)
         return request.script()

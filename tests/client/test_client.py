@@ -171,14 +171,27 @@ CALLS: dict[str, tuple[dict[str, object], object]] = {
         wire.ListArchivesMsg(agent="a", sender="s"),
     ),
     "search_sessions": (
-        dict(query="q", agent="a", sender="s", limit=1, context_before=2, context_after=3),
+        dict(
+            **dict(query="q", agent="a", sender="s", limit=1),
+            **dict(context_before=2, context_after=3, since="t", until="u"),
+        ),
         wire.SearchSessionsMsg(
-            query="q", agent="a", sender="s", limit=1, context_before=2, context_after=3
+            **dict(query="q", agent="a", sender="s"),
+            **dict(limit=1, context_before=2, context_after=3),
+            **dict(since="t", until="u"),
         ),
     ),
     "search_memory": (
-        dict(agent="a", query="q", limit=1),
-        wire.SearchMemoryMsg(agent="a", query="q", limit=1),
+        dict(agent="a", query="q", limit=1, sender="s"),
+        wire.SearchMemoryMsg(agent="a", query="q", limit=1, sender="s"),
+    ),
+    "list_memory": (
+        dict(agent="a", sender="s", name="n", after=3),
+        wire.ListMemoryMsg(agent="a", sender="s", name="n", after=3),
+    ),
+    "replace_memory": (
+        dict(agent="a", entries=[wire.MemoryEntry(name="n")], sender="s"),
+        wire.ReplaceMemoryMsg(agent="a", entries=[wire.MemoryEntry(name="n")], sender="s"),
     ),
     "list_agents": ({}, wire.ListAgentsMsg()),
     "get_agent": (dict(name="a"), wire.GetAgentMsg(name="a")),

@@ -9,7 +9,7 @@ a second `served` with the same path and the same model is a restart.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from crabtalk.client import Client, ServerError, connect
 from crabtalk.client.events import Event
 from crabtalk.daemon.daemon import Daemon
 from crabtalk.daemon.feed import FeedLimits
+from crabtalk.daemon.firings import EventLimits
 from crabtalk.daemon.server import DaemonServer
 from crabtalk.model import Tool
 from crabtalk.protocol import wire
@@ -104,6 +105,7 @@ async def served(
     storage: Storage | None = None,
     limits: Limits | None = None,
     feed_limits: FeedLimits | None = None,
+    event_limits: EventLimits | None = None,
     transport_limits: TransportLimits | None = None,
 ) -> AsyncIterator[Served]:
     """Serves the home in `path`; `agents` and `config` are what its files say, if there are none.
@@ -124,6 +126,7 @@ async def served(
             await files.config(),
             limits=limits,
             feed_limits=feed_limits,
+            event_limits=event_limits,
             hook=Tools(**tools or {}) if hooks is None else None,
             hooks=hooks or {},
         )
@@ -170,15 +173,18 @@ class Follower:
 
 @asynccontextmanager
 async def following(
-    daemon: Served, *, agent: str | None = None, sender: str | None = None
+    daemon: Served,
+    *,
+    agent: str | None = None,
+    sender: str | None = None,
+    all_kinds: bool = False,
 ) -> AsyncIterator[Follower]:
     """Hears everything that happens inside the block."""
     follower = Follower()
     others = len(daemon.daemon.feed)
     async with daemon.client() as client:
-        task = asyncio.ensure_future(
-            follower.follow(client.subscribe_events(agent=agent, sender=sender))
-        )
+        feed = client.subscribe_events(agent=agent, sender=sender, all_kinds=all_kinds)
+        task = asyncio.ensure_future(follower.follow(feed))
         await becomes(lambda: len(daemon.daemon.feed) > others)
         try:
             yield follower
@@ -223,6 +229,34 @@ async def refused(request: Awaitable[Any]) -> int:
         await within(request)
     assert caught.value.message.strip(), "an error says why"
     return caught.value.code
+
+
+ToolCalls = Sequence[tuple[str, Mapping[str, Any] | str]]  # names and arguments
+
+
+def calling(*steps: ToolCalls) -> str:
+    """The script of a model that makes these calls, step after step, and then says done."""
+    made = [
+        "\n".join(
+            f"!tool {name} {arguments if isinstance(arguments, str) else json.dumps(arguments)}"
+            for name, arguments in step
+        )
+        for step in steps
+    ]
+    return "\n!then\n".join([*made, "!say done"])
+
+
+async def called(
+    client: Client, agent: str, *steps: ToolCalls, **options: Any
+) -> list[wire.ToolResultEvent]:
+    """Has an agent make these calls in one turn. What came of them, in call order."""
+    return outcomes(await told(client.stream(agent, calling(*steps), **options)))
+
+
+def outcomes(events: list[Event]) -> list[wire.ToolResultEvent]:
+    """Of all calls of a stream, in call order: the scripted model numbers them."""
+    found = [event for event in events if isinstance(event, wire.ToolResultEvent)]
+    return sorted(found, key=lambda event: int(event.call_id.removeprefix("call_")))
 
 
 def said(events: list[Event]) -> str:

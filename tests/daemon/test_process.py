@@ -135,9 +135,8 @@ async def test_it_writes_nothing_outside_its_home(
 async def test_requests_of_parts_not_there_yet_answer_501(home: Path) -> None:
     async with daemon(home, "--tcp", "off"), connect(home=home) as client:
         for request in (
-            client.search_sessions("q"),
-            client.search_memory("crab", "q"),
             client.list_mcps(),
+            client.upsert_mcp("crab", {}),
         ):
             with pytest.raises(ServerError) as caught:
                 await request

@@ -288,8 +288,15 @@ async def test_a_turn_can_say_which_tool_to_call_first(tmp_path: Path) -> None:
     async with served(tmp_path, tools={"bash": bash}) as daemon, daemon.client() as client:
         await client.send("crab", f"{LS}\n!then\n!say done", tool_choice="bash")
         await told(client.stream("crab", "hello", tool_choice="none"))
-        choices = [request["tool_choice"] for request in daemon.model.requests]
-        assert choices == [{"type": "function", "function": {"name": "bash"}}, "auto", "none"]
+        choices = [request.get("tool_choice") for request in daemon.model.requests]
+        assert choices == [{"type": "function", "function": {"name": "bash"}}, None, "none"]
+
+
+@pytest.mark.req("stream.tool_choice")
+async def test_a_tool_the_agent_does_not_have_cannot_be_chosen(tmp_path: Path) -> None:
+    async with served(tmp_path, tools={"bash": bash}) as daemon, daemon.client() as client:
+        assert await refused(client.send("crab", "hello", tool_choice="dig")) == 400
+        assert daemon.logs == []
 
 
 # ── send ───────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,8 @@ from crabtalk.client import ServerError
 from crabtalk.client.events import Event
 from crabtalk.protocol import wire
 from crabtalk.runtime import ToolDispatch
-from tests.daemon.served import Tools, served
+from tests.daemon.served import Tools, becomes, following, served
+from tests.model_server import model_server
 
 QUESTION = {
     "questions": [
@@ -204,6 +205,84 @@ async def test_always_holds_for_the_tool_in_this_conversation(tmp_path: Path) ->
         other = client.stream("crab", DIG, sender="bo")
         await until_asked(other)
         await other.aclose()
+
+
+@pytest.mark.req("approve.always.kept")
+async def test_always_is_remembered_with_the_conversation(tmp_path: Path) -> None:
+    agents = {"crab": CAREFUL}
+    async with model_server(summary="They dug.") as model:
+        async with (
+            served(tmp_path, model, agents=agents, hooks=hooks()) as daemon,
+            daemon.client() as client,
+        ):
+            stream = client.stream("crab", DIG)
+            await until_asked(stream)
+            await client.reply_to_ask("crab", "always here")
+            await results(stream)
+            await client.compact("crab")
+        async with served(tmp_path, model, hooks=hooks()) as daemon, daemon.client() as client:
+            async with asyncio.timeout(10):
+                assert await results(client.stream("crab", DIG)) == [("dug here", False)]
+            (listed,) = (await client.list_conversations()).conversations
+            await client.delete_conversation(listed.file_path)
+            anew = client.stream("crab", DIG)
+            await until_asked(anew)
+            await anew.aclose()
+
+
+# ── On the feed ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("ask.feed")
+async def test_whoever_subscribes_while_a_question_waits_is_shown_it_first(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        stream = client.stream("crab", ASK, detach=True)
+        asked = await until_asked(stream)
+        await stream.aclose()
+        async with (
+            following(daemon, agent="twin", all_kinds=True) as of_another,
+            following(daemon, agent="crab", all_kinds=True) as feed,
+        ):
+            await becomes(lambda: bool(feed.events))
+            first = feed.events[0]
+            assert (first.kind, first.content, first.ask) == (wire.ASK_USER, "Beach", asked)
+            await client.reply_to_ask("crab", "north", ask_id=first.ask.ask_id)
+            assert wire.TOOLS_COMPLETE in [event.kind for event in await feed.until_done()]
+        assert of_another.events == []
+
+
+@pytest.mark.req("ask.feed")
+async def test_a_question_is_on_the_feed_when_it_is_asked_if_all_kinds_are_wanted(
+    tmp_path: Path,
+) -> None:
+    async with (
+        served(tmp_path, hooks={}) as daemon,
+        daemon.client() as client,
+        following(daemon, all_kinds=True) as all_kinds,
+        following(daemon) as plain,
+    ):
+        stream = client.stream("crab", ASK)
+        await until_asked(stream)
+        await client.reply_to_ask("crab", "north")
+        await results(stream)
+        told = [event.kind for event in await all_kinds.until_done()]
+        assert told.index(wire.TOOL_START) < told.index(wire.ASK_USER)
+        assert wire.ASK_USER not in [event.kind for event in await plain.until_done()]
+
+
+@pytest.mark.req("scope.seen")
+async def test_a_breach_of_scope_is_on_the_feed(tmp_path: Path) -> None:
+    agents = {"crab": SCOPED}
+    async with (
+        served(tmp_path, agents=agents, hooks=hooks()) as daemon,
+        daemon.client() as client,
+        following(daemon, all_kinds=True) as feed,
+    ):
+        await client.send("crab", "!tool bury {}\n!then\n!say ok")
+        (breach,) = [e for e in await feed.until_done() if e.kind == wire.REFUSED]
+    assert breach.content == "tool not available: bury"
+    assert [call.name for call in breach.tool_calls] == ["bury"]
+    assert breach.call_id == breach.tool_calls[0].id
 
 
 # ── Titles ──────────────────────────────────────────────────────────────────────────────────────

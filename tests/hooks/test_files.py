@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from crabtalk.hooks import files
 from crabtalk.hooks.files import Excerpt, FilesHook, nearest, places, replaced
-from crabtalk.hooks.images import image_of
+from crabtalk.hooks.images import MOST_BYTES, picture_of
 from crabtalk.hooks.paths import Place
-from crabtalk.runtime import Env, Run, ToolDispatch, ToolError
+from crabtalk.model import Image
+from crabtalk.runtime import Env, Run, ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError, Pair
 
 PATIENCE = 20
@@ -48,6 +49,16 @@ class Desk:
         return other
 
     async def call(self, name: str, **arguments: object) -> str:
+        text = await self.outcome(name, **arguments)
+        assert isinstance(text, str)
+        return text
+
+    async def look(self, path: Path) -> ToolOutput:
+        found = await self.outcome("read", path=str(path))
+        assert isinstance(found, ToolOutput)
+        return found
+
+    async def outcome(self, name: str, **arguments: object) -> str | ToolOutput:
         run = Run("run-1", self.pair, self.pair.agent, Env(), 8, cwd=self.cwd)
         call = ToolDispatch(
             name, msgspec.json.encode(arguments).decode(), "c1", *self.pair, run, self.cwd
@@ -290,15 +301,37 @@ async def test_of_an_image_it_says_what_it_is(
     desk: Desk, note: Path, data: bytes, what: str
 ) -> None:
     note.write_bytes(data)
-    answer = await desk.read(note)
-    assert answer == f"image: {what}, {len(data)} bytes; this tool shows text only"
+    found = await desk.look(note)
+    assert found.text.startswith(f"image: {what}, {len(data)} bytes")
     assert "was not read" in await desk.refused_edit(note, "a", "b")
+
+
+@pytest.mark.req("files.read.images.shown")
+async def test_an_image_models_take_is_shown_to_them(desk: Desk, note: Path) -> None:
+    note.write_bytes(PNG)
+    found = await desk.look(note)
+    assert found.images == (Image("image/png", PNG),)
+
+
+@pytest.mark.req("files.read.images.shown")
+@pytest.mark.parametrize(
+    "data",
+    [PNG[:18], PNG.ljust(MOST_BYTES + 1, b"\0"), PNG[:16] + struct.pack(">II", 8001, 1)],
+    ids=["damaged", "too many bytes", "too many pixels"],
+)
+async def test_an_image_no_model_takes_is_only_described(
+    desk: Desk, note: Path, data: bytes
+) -> None:
+    note.write_bytes(data)
+    found = await desk.look(note)
+    assert found.images == ()
+    assert "make it smaller" in found.text
 
 
 @pytest.mark.req("files.read.images")
 @given(st.sampled_from([PNG[:8], GIF[:6], b"\xff\xd8\xff", WEBP]), st.binary(max_size=200))
 def test_no_damaged_image_breaks_it(start: bytes, rest: bytes) -> None:
-    assert image_of(start + rest).startswith("image: ")
+    assert str(picture_of(start + rest)).startswith("image: ")
 
 
 # ── edit ──────────────────────────────────────────────────────────────────────────────────────────

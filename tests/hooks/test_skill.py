@@ -66,7 +66,7 @@ class Place:
         run = run or self.run(agent=agent)
         work = self.hook.dispatch(self.call("skill", run, json.dumps({"name": name})))
         assert work is not None
-        return await work
+        return str(await work)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ async def test_the_former_name_of_the_tool_is_answered_but_not_told(place: Place
     assert place.hook.schema()[0].parameters["properties"] == {"name": {"type": "string"}}
     work = place.hook.dispatch(place.call("skill_tool", place.run(), '{"name": "summarize"}'))
     assert work is not None
-    assert (await work).endswith("Be brief.")
+    assert str(await work).endswith("Be brief.")
     assert place.hook.dispatch(place.call("bash", place.run())) is None
 
 

@@ -15,6 +15,7 @@ from google.protobuf import descriptor_pb2, text_format
 
 from crabtalk import protocol
 from crabtalk.daemon.feed import FeedLimits
+from crabtalk.daemon.firings import EventLimits
 from crabtalk.daemon.server import DaemonServer
 from crabtalk.hooks import DelegateLimits
 from crabtalk.protocol import (
@@ -225,7 +226,7 @@ def check_reserved(text: str) -> list[str]:
 
 def check_limits(text: str) -> list[str]:
     documented = [(*spans(key), float(value)) for key, value, _ in rows(text, LIMITS)]
-    bounds = (Limits(), RuntimeLimits(), FeedLimits(), DelegateLimits())
+    bounds = (Limits(), RuntimeLimits(), FeedLimits(), DelegateLimits(), EventLimits())
     real = [
         (key, float(value)) for bound in bounds for key, value in dataclasses.asdict(bound).items()
     ]

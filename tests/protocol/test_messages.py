@@ -347,6 +347,7 @@ ENUMS = {
 ADDITIONS = {
     *("ClientMessage.hello", "ClientMessage.search_sessions", "ClientMessage.list_messages"),
     *("ClientMessage.list_archives", "ClientMessage.search_memory"),
+    *("ClientMessage.list_memory", "ClientMessage.replace_memory", "ServerMessage.memory_page"),
     *("ServerMessage.welcome", "ServerMessage.session_hits", "ServerMessage.message_page"),
     *("ServerMessage.archive_list", "ServerMessage.memory_hits"),
     "StreamMsg.detach",
@@ -361,8 +362,10 @@ ADDITIONS = {
     "ConversationMessage.call_id",
     *("SubscribeEvents.agent", "SubscribeEvents.sender"),
     *("AgentEventMsg.run_id", "AgentEventMsg.call_id", "AgentEventMsg.parent"),
-    "AgentEventMsg.missed",
+    *("AgentEventMsg.missed", "AgentEventMsg.ask", "SubscribeEvents.all_kinds"),
 }
+# Values a client meets only if it says that it knows them.
+OPTIONAL_KINDS = {"AgentEventKind": {"ASK_USER": 101, "REFUSED": 102}}
 
 # ── Reading the descriptors ─────────────────────────────────────────────────────────────────
 
@@ -453,9 +456,11 @@ def test_a_message_reserves_exactly_what_the_contract_reserves(name: str) -> Non
 @pytest.mark.parametrize("name", ENUMS)
 def test_an_enum_has_exactly_the_values_of_the_contract(name: str) -> None:
     (enum,) = [enum for enum in FILE.enum_type if enum.name == name]
-    assert [(value.name, value.number) for value in enum.value] == [
-        (value, number) for number, value in enumerate(ENUMS[name])
-    ]
+    contract = {value: number for number, value in enumerate(ENUMS[name])}
+    assert {value.name: value.number for value in enum.value} == {
+        **contract,
+        **OPTIONAL_KINDS.get(name, {}),
+    }
 
 
 @pytest.mark.req("wire.numbers.contract")

@@ -6,7 +6,7 @@ Long because the wire has many requests; each method is only its request written
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -317,7 +317,10 @@ class Client:
         limit: int | None = None,
         context_before: int | None = None,
         context_after: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
     ) -> wire.SessionHitList:
+        """Conversations in which something was said, best first. Times are RFC 3339."""
         request = wire.SearchSessionsMsg(
             query=query,
             agent=agent,
@@ -325,16 +328,38 @@ class Client:
             limit=limit,
             context_before=context_before,
             context_after=context_after,
+            since=since,
+            until=until,
         )
         reply: wire.SessionHitList = await self._ask("search_sessions", request)
         return reply
 
     async def search_memory(
-        self, agent: str, query: str, *, limit: int | None = None
+        self, agent: str, query: str, *, limit: int | None = None, sender: str | None = None
     ) -> wire.MemoryHitList:
-        request = wire.SearchMemoryMsg(agent=agent, query=query, limit=limit)
+        request = wire.SearchMemoryMsg(agent=agent, query=query, limit=limit, sender=sender)
         reply: wire.MemoryHitList = await self._ask("search_memory", request)
         return reply
+
+    async def list_memory(
+        self,
+        agent: str,
+        *,
+        sender: str | None = None,
+        name: str | None = None,
+        after: int | None = None,
+    ) -> wire.MemoryPage:
+        """A page of what an agent remembers, or the one entry of a name."""
+        request = wire.ListMemoryMsg(agent=agent, sender=sender, name=name, after=after)
+        reply: wire.MemoryPage = await self._ask("list_memory", request)
+        return reply
+
+    async def replace_memory(
+        self, agent: str, entries: Iterable[wire.MemoryEntry], *, sender: str | None = None
+    ) -> None:
+        """Puts these in the place of all an agent remembers, or changes nothing."""
+        request = wire.ReplaceMemoryMsg(agent=agent, sender=sender, entries=entries)
+        await self._ask("replace_memory", request)
 
     # ── Agents, skills, models ──────────────────────────────────────────────────────────────
 
@@ -399,10 +424,13 @@ class Client:
     # ── Events ──────────────────────────────────────────────────────────────────────────────
 
     def subscribe_events(
-        self, *, agent: str | None = None, sender: str | None = None
+        self, *, agent: str | None = None, sender: str | None = None, all_kinds: bool = False
     ) -> AsyncGenerator[wire.AgentEventMsg, None]:
-        """What agents do, as they do it, until the iterator is closed."""
-        request = wire.SubscribeEvents(agent=agent, sender=sender)
+        """What agents do, as they do it, until the iterator is closed.
+
+        With `all_kinds`, also what they ask people, beginning with what waits for an answer now.
+        """
+        request = wire.SubscribeEvents(agent=agent, sender=sender, all_kinds=all_kinds or None)
         return self._feed("subscribe_events", request)
 
     async def subscribe_event(

@@ -112,6 +112,8 @@ class SyncClient:
     list_archives = call(Client.list_archives)
     search_sessions = call(Client.search_sessions)
     search_memory = call(Client.search_memory)
+    list_memory = call(Client.list_memory)
+    replace_memory = call(Client.replace_memory)
 
     list_agents = call(Client.list_agents)
     get_agent = call(Client.get_agent)

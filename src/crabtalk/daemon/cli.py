@@ -108,6 +108,7 @@ async def host(place: "Home", config: "Config", logs: "Logs") -> None:
         limits=config.runtime_limits,
         feed_limits=config.feed_limits,
         delegate_limits=config.delegate_limits,
+        event_limits=config.event_limits,
         keep_secret=logs.add_secrets,
     )
     await serve(place, config, DaemonServer(daemon), log.info, daemon)

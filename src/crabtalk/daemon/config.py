@@ -13,6 +13,7 @@ from crabtalk.runtime import Limits as RuntimeLimits
 from crabtalk.transport import Limits, TcpAddress
 
 from .feed import FeedLimits
+from .firings import EventLimits
 
 T = TypeVar("T")
 
@@ -26,7 +27,13 @@ class ConfigError(Exception):
 SECTIONS = frozenset({"llm", "providers", "daemon", "storage", "env", "limits", "skills"})
 DAEMON_KEYS = frozenset({"model", "tcp", "tls_cert", "tls_key"})
 STORAGE_KEYS = frozenset({"url", "durability"})
-LIMIT_KINDS: tuple[type[Any], ...] = (Limits, RuntimeLimits, FeedLimits, DelegateLimits)
+LIMIT_KINDS: tuple[type[Any], ...] = (
+    Limits,
+    RuntimeLimits,
+    FeedLimits,
+    DelegateLimits,
+    EventLimits,
+)
 LIMIT_KEYS = frozenset(field.name for kind in LIMIT_KINDS for field in dataclasses.fields(kind))
 
 
@@ -42,6 +49,7 @@ class Config:
     runtime_limits: RuntimeLimits = dataclasses.field(default_factory=RuntimeLimits)
     feed_limits: FeedLimits = dataclasses.field(default_factory=FeedLimits)
     delegate_limits: DelegateLimits = dataclasses.field(default_factory=DelegateLimits)
+    event_limits: EventLimits = dataclasses.field(default_factory=EventLimits)
     flush: bool = True  # survive a power cut, not only the death of the process
     document: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     unknown: tuple[str, ...] = ()
@@ -77,6 +85,7 @@ def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None
         runtime_limits=parse_limits(RuntimeLimits, limits, path),
         feed_limits=parse_limits(FeedLimits, limits, path),
         delegate_limits=parse_limits(DelegateLimits, limits, path),
+        event_limits=parse_limits(EventLimits, limits, path),
         flush=parse_storage(storage, path),
         document=document,
         unknown=(

@@ -23,12 +23,15 @@ from crabtalk.model import Registry, SettingsError, open_registry, read_settings
 from crabtalk.runtime import Clock, Hook, Limits, Runtime
 from crabtalk.storage import Agent, Storage, StorageError
 
+from .bus import Bus
 from .config import parse_config
 from .env import DaemonEnv
 from .feed import Feed, FeedLimits
+from .firings import EventLimits
 from .instructions import Instructions
 from .opening import OpeningProvider
 from .plugins import load_hooks
+from .subscriptions import SubscriptionFile
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,7 @@ class Daemon:
         limits: Limits | None = None,
         feed_limits: FeedLimits | None = None,
         delegate_limits: DelegateLimits | None = None,
+        event_limits: EventLimits | None = None,
         hook: Hook | None = None,
         hooks: Mapping[str, Hook] | None = None,
         keep_secret: Callable[[Iterable[str]], None] | None = None,
@@ -61,6 +65,8 @@ class Daemon:
         self.storage = storage
         self.clock = Clock()
         self.feed = Feed(feed_limits or FeedLimits(), self.clock)
+        file = SubscriptionFile(home / "events" / "subscriptions.toml")
+        self.bus = Bus(file, lambda: self.runtime, event_limits)
         self._keep_secret = keep_secret or (lambda secrets: None)
         self._broken: dict[str, str] = {}
         self._trouble = ""  # with storage, at start
@@ -73,7 +79,11 @@ class Daemon:
         self._composite = self._built_in(hooks or {}) if hook is None else None
         self._plugin_problems: list[str] = []
         env = DaemonEnv(
-            hook or self._composite or Hook(), self.feed, Instructions(home), Path.cwd()
+            hook or self._composite or Hook(),
+            self.feed,
+            self.bus,
+            Instructions(home),
+            Path.cwd(),
         )
         self.runtime = Runtime(storage, self.models, env, limits=limits, clock=self.clock)
 
@@ -93,7 +103,11 @@ class Daemon:
             **others,
         }
         return Composite(
-            hooks, self.asks, peers=lambda: self.runtime.agents, guards=[self.skills.allows]
+            hooks,
+            self.asks,
+            peers=lambda: self.runtime.agents,
+            guards=[self.skills.allows],
+            allowed=lambda: self.runtime,
         )
 
     def _models_of(self, document: Mapping[str, Any]) -> OpeningProvider:
@@ -121,6 +135,7 @@ class Daemon:
                 plugins, self._plugin_problems = await asyncio.to_thread(load_hooks)
                 self._composite.add(plugins)
             await self.skills.refresh()
+            await self.bus.load()
             await self._load_agents()
             if not self.runtime.agents and not self._broken:
                 await self.storage.save_agent(CRAB)
@@ -140,7 +155,7 @@ class Daemon:
     @property
     def problems(self) -> list[str]:
         """What is wrong with the set-up, a sentence each."""
-        found = [*self._broken.values(), *self._plugin_problems]
+        found = [*self._broken.values(), *self._plugin_problems, *self.bus.problems]
         return found + [text for text in (self.models.problem, self._trouble) if text]
 
     async def reload(self) -> None:
@@ -157,6 +172,7 @@ class Daemon:
             read_settings(document)
             await self.skills.refresh()
             await self._load_agents()
+            await self.bus.load()
             self._trouble = ""
             self.models = self._models_of(document)
             self.runtime.use(self.models)
@@ -190,6 +206,7 @@ class Daemon:
 
     async def close(self) -> None:
         """Stops what runs, and keeps all of it."""
+        await self.bus.close()
         await self.runtime.close()
         await self.storage.close()
 

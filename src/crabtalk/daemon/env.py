@@ -5,21 +5,27 @@
 
 from pathlib import Path
 
-from crabtalk.runtime import Env, Event, Hook, Run
+from crabtalk.runtime import Done, Env, Event, Hook, Run
 
+from .bus import Bus
 from .feed import Feed
 from .instructions import Instructions
 
 
 class DaemonEnv(Env):
-    def __init__(self, hook: Hook, feed: Feed, instructions: Instructions, cwd: Path) -> None:
+    def __init__(
+        self, hook: Hook, feed: Feed, bus: Bus, instructions: Instructions, cwd: Path
+    ) -> None:
         super().__init__(hook, cwd)
         self._feed = feed
+        self._bus = bus
         self._instructions = instructions
 
     def on_event(self, run: Run, event: Event) -> None:
         self.hook.on_event(run, event)
         self._feed.publish(run, event)
+        if type(event) is Done:
+            self._bus.heard(run, event)
 
     async def instructions(self, cwd: Path) -> str:
         return await self._instructions.find(cwd)

@@ -7,15 +7,17 @@ with the next one it gets.
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 
 from crabtalk.model import ToolCall
 from crabtalk.protocol import UnavailableError, wire
 from crabtalk.runtime import (
+    AskUser,
     Clock,
     Done,
     Event,
+    Refused,
     Run,
     TextDelta,
     TextEnd,
@@ -29,8 +31,10 @@ from crabtalk.runtime import (
     require_whole,
 )
 
-from .stream_events import call_infos
+from .stream_events import ask_event, call_infos
 
+# Kinds from here on go to those only who asked for all of them.
+FIRST_OPTIONAL = 101
 OUTPUT = 2048
 TRUNCATED = "…[truncated]"
 
@@ -49,11 +53,12 @@ class FeedLimits:
 class Subscriber:
     """One reader's queue."""
 
-    __slots__ = ("_agent", "_bound", "_missed", "_queue", "_sender", "_waiting")
+    __slots__ = ("_agent", "_all_kinds", "_bound", "_missed", "_queue", "_sender", "_waiting")
 
-    def __init__(self, agent: str, sender: str, bound: int) -> None:
+    def __init__(self, agent: str, sender: str, bound: int, *, all_kinds: bool = False) -> None:
         self._agent = agent
         self._sender = sender
+        self._all_kinds = all_kinds
         self._bound = bound
         self._queue: deque[wire.AgentEventMsg] = deque()
         self._missed = 0
@@ -63,6 +68,8 @@ class Subscriber:
         return self._agent in ("", run.pair.agent) and self._sender in ("", run.pair.sender)
 
     def offer(self, message: wire.AgentEventMsg) -> None:
+        if message.kind >= FIRST_OPTIONAL and not self._all_kinds:
+            return
         if len(self._queue) >= self._bound:
             self._missed += 1
             return
@@ -104,12 +111,24 @@ class Feed:
                         return
                 subscriber.offer(message)
 
-    async def subscribe(self, agent: str, sender: str) -> AsyncGenerator[wire.AgentEventMsg, None]:
-        """Everything from now on, until it is closed."""
+    async def subscribe(
+        self,
+        agent: str,
+        sender: str,
+        *,
+        all_kinds: bool = False,
+        waiting: Iterable[tuple[Run, AskUser]] = (),
+    ) -> AsyncGenerator[wire.AgentEventMsg, None]:
+        """Everything from now on, until it is closed. First, with all kinds, what `waiting` runs
+        have asked: whoever was asked may be gone."""
         if len(self._subscribers) >= self._limits.feeds:
             raise UnavailableError(f"{len(self._subscribers)} feeds are open already; close one")
-        subscriber = Subscriber(agent, sender, self._limits.feed_events)
+        subscriber = Subscriber(agent, sender, self._limits.feed_events, all_kinds=all_kinds)
         self._subscribers.add(subscriber)
+        for run, ask in waiting:
+            message = agent_event(run, ask, self._clock) if subscriber.wants(run) else None
+            if message is not None:
+                subscriber.offer(message)
         try:
             while True:
                 yield await subscriber.next()
@@ -147,6 +166,14 @@ def agent_event(run: Run, event: Event, clock: Clock) -> wire.AgentEventMsg | No
             message.tool_is_error = event.is_error
         case ToolsComplete():
             message.kind = wire.TOOLS_COMPLETE
+        case AskUser():
+            message.kind = wire.ASK_USER
+            message.content = ", ".join(question.header for question in event.questions)
+            message.ask.CopyFrom(ask_event(event))
+        case Refused():
+            message.kind, message.content = wire.REFUSED, event.reason
+            message.call_id = event.call_id
+            message.tool_calls.append(wire.ToolCallInfo(name=event.tool, id=event.call_id or None))
         case Done():
             message.kind, message.content = wire.DONE, outcome(event)
         case _:

@@ -62,7 +62,7 @@ async def events(home: Path, agent: str, sender: str, in_json: bool) -> None:
     """Prints what happens, one line a thing, until cancelled."""
     async with connect(home=home, client=CLIENT) as client:
         saying: dict[str, list[str]] = {}
-        async for event in client.subscribe_events(agent=agent, sender=sender):
+        async for event in client.subscribe_events(agent=agent, sender=sender, all_kinds=True):
             line = as_json(event) if in_json else as_line(event, saying)
             if line:
                 click.echo(line)

@@ -31,6 +31,7 @@ from crabtalk.runtime import (
     StopReason,
     UnknownAgentError,
     UnknownConversationError,
+    UnknownToolError,
 )
 from crabtalk.storage import (
     Agent,
@@ -46,11 +47,14 @@ from .answers import Days, add_conversation, agent_info, archive_list, conversat
 from .config import ConfigError
 from .daemon import CRAB, Daemon
 from .stream_events import stream_event, token_usage
+from .subscriptions import Subscription
 
 PAGE = 100
 LONGEST_SENDER = 1024
+LONGEST_SOURCE = 512
 LONGEST_PATH = 8192
 LARGEST_SETTINGS = 256 * 1024
+LARGEST_PAYLOAD = 1024 * 1024
 LARGEST_PAGE = 500
 # Rows of a listing made in one go.
 SLICE = 500
@@ -159,7 +163,41 @@ class DaemonServer(Server):
     def subscribe_events(
         self, request: wire.SubscribeEvents
     ) -> AsyncGenerator[wire.AgentEventMsg, None]:
-        return self._daemon.feed.subscribe(request.agent, request.sender)
+        return self._daemon.feed.subscribe(
+            request.agent,
+            request.sender,
+            all_kinds=request.all_kinds,
+            waiting=self._daemon.asks.waiting(),
+        )
+
+    # ── Events between agents ───────────────────────────────────────────────────────────────
+
+    async def subscribe_event(self, request: wire.SubscribeEventMsg) -> wire.SubscriptionInfo:
+        source = checked_source(request.source)
+        agent = await self._agent(request.target_agent)
+        with answered():
+            new = await self._daemon.bus.subscribe(source, agent.name, once=request.once)
+        return subscription_info(new)
+
+    async def unsubscribe_event(self, request: wire.UnsubscribeEventMsg) -> None:
+        await self._daemon.ready()
+        with answered():
+            removed = await self._daemon.bus.unsubscribe(request.id)
+        if not removed:
+            raise NotFoundError(f"no subscription has the id {request.id}")
+
+    async def list_subscriptions(self, request: wire.ListSubscriptionsMsg) -> wire.SubscriptionList:
+        await self._daemon.ready()
+        found = self._daemon.bus.subscriptions
+        return wire.SubscriptionList(subscriptions=[subscription_info(one) for one in found])
+
+    async def publish_event(self, request: wire.PublishEventMsg) -> None:
+        await self._daemon.ready()
+        source = checked_source(request.source)
+        if len(request.payload) > LARGEST_PAYLOAD:
+            raise BadRequestError(f"a payload may have {LARGEST_PAYLOAD} characters; send less")
+        with answered():
+            await self._daemon.bus.publish(source, request.payload)
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
@@ -386,7 +424,7 @@ def answered() -> Iterator[None]:
         yield
     except (UnknownAgentError, UnknownConversationError, NothingInFlightError) as error:
         raise NotFoundError(str(error)) from error
-    except (NothingToCompactError, AgentError) as error:
+    except (NothingToCompactError, AgentError, UnknownToolError) as error:
         raise BadRequestError(str(error)) from error
     except BusyError as error:
         raise UnavailableError(str(error)) from error
@@ -403,6 +441,20 @@ async def directory(text: str) -> Path:
     if not await asyncio.to_thread(os.path.isdir, path):
         raise BadRequestError(f"cwd {text[:80]!r} is no directory on the daemon's machine")
     return path
+
+
+def checked_source(source: str) -> str:
+    if not source.strip():
+        raise BadRequestError("the source is empty; name one, such as agent:crab:done")
+    if len(source) > LONGEST_SOURCE:
+        raise BadRequestError(f"source is longer than {LONGEST_SOURCE} characters; shorten it")
+    return source
+
+
+def subscription_info(one: Subscription) -> wire.SubscriptionInfo:
+    return wire.SubscriptionInfo(
+        id=one.id, source=one.source, target_agent=one.target_agent, once=one.once
+    )
 
 
 def bounded(text: str) -> str:

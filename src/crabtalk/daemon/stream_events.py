@@ -60,6 +60,10 @@ def tool_start(event: ToolStart) -> wire.StreamEvent:
 
 
 def ask_user(event: AskUser) -> wire.StreamEvent:
+    return wire.StreamEvent(ask_user=ask_event(event))
+
+
+def ask_event(event: AskUser) -> wire.AskUserEvent:
     questions = [
         wire.AskQuestion(
             question=q.question,
@@ -69,7 +73,7 @@ def ask_user(event: AskUser) -> wire.StreamEvent:
         )
         for q in event.questions
     ]
-    return wire.StreamEvent(ask_user=wire.AskUserEvent(questions=questions, ask_id=event.ask_id))
+    return wire.AskUserEvent(questions=questions, ask_id=event.ask_id)
 
 
 def tool_result(event: ToolResult) -> wire.StreamEvent:

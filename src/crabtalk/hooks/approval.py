@@ -1,39 +1,63 @@
 """Approval: calls that a person must allow first, as the agent's file says."""
 
 import json
+import logging
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
+from typing import Protocol
 
 from crabtalk.runtime import AskOption, AskQuestion, ToolDispatch
-from crabtalk.storage import Agent, Pair
+from crabtalk.storage import Agent, Pair, StorageError
+
+log = logging.getLogger(__name__)
 
 SHOWN = 2000
 YES, NO, ALWAYS = "Yes", "No", "Always here"
 OPTIONS = (
     AskOption(YES, "this once"),
     AskOption(NO, "the agent is told so"),
-    AskOption(ALWAYS, "this tool, in this conversation, while the daemon runs"),
+    AskOption(ALWAYS, "this tool, in this conversation"),
 )
 
 
-class Approvals:
-    """What needs a yes, and what has had it for good."""
+class Allowed(Protocol):
+    """What people allowed for good, as each conversation remembers it."""
 
-    def __init__(self) -> None:
+    def approved(self, pair: Pair) -> Collection[str]: ...
+
+    async def approve(self, pair: Pair, tool: str) -> None:
+        """Raises an error when it cannot be remembered."""
+        ...
+
+
+class Forgetful:
+    """Remembers nothing: every call is asked about."""
+
+    def approved(self, pair: Pair) -> Collection[str]:
+        return ()
+
+    async def approve(self, pair: Pair, tool: str) -> None:
+        pass
+
+
+class Approvals:
+    """What needs a yes."""
+
+    def __init__(self, allowed: Callable[[], Allowed] = Forgetful) -> None:
         self._patterns: dict[str, tuple[str, ...]] = {}
-        self._always: set[tuple[Pair, str]] = set()
+        self._allowed = allowed
 
     def register(self, agent: Agent) -> None:
         self._patterns[agent.name] = agent.approve
 
     def unregister(self, name: str) -> None:
         self._patterns.pop(name, None)
-        self._always = {entry for entry in self._always if entry[0].agent != name}
 
     def is_needed(self, call: ToolDispatch) -> bool:
         patterns = self._patterns.get(call.agent, ())
-        if (call.run.pair, call.name) in self._always:
+        if not any(fnmatchcase(call.name, pattern) for pattern in patterns):
             return False
-        return any(fnmatchcase(call.name, pattern) for pattern in patterns)
+        return call.name not in self._allowed().approved(call.run.pair)
 
     def question(self, call: ToolDispatch) -> AskQuestion:
         """Names the call by its id, so that two of the same tool can be told apart."""
@@ -43,11 +67,15 @@ class Approvals:
             options=OPTIONS,
         )
 
-    def is_granted(self, call: ToolDispatch, reply: str | None) -> bool:
+    async def is_granted(self, call: ToolDispatch, reply: str | None) -> bool:
         """No answer, and any answer but a yes, is a no."""
         answer = answer_to(self.question(call).question, reply)
         if answer == ALWAYS.lower():
-            self._always.add((call.run.pair, call.name))
+            try:
+                await self._allowed().approve(call.run.pair, call.name)
+            except StorageError as error:
+                # This once it was allowed in any case; the next call asks again.
+                log.warning("an approval could not be remembered: %s", error)
         return answer in (YES.lower(), "y", ALWAYS.lower())
 
 

@@ -18,13 +18,14 @@ class Option(msgspec.Struct):
 
 class Question(msgspec.Struct):
     question: str
-    header: Annotated[str, Meta(description="a word")]
-    options: list[Option] = []
+    header: str
+    # Told as labels alone; with a description they are understood as well.
+    options: list[str | Option] = []
     multi_select: bool = False
 
 
 class AskUserTool(Tool):
-    """Ask the user, all questions in one call, and wait."""
+    """Ask the user, and wait."""
 
     name: ClassVar[str] = "ask_user"
     questions: Annotated[list[Question], Meta(min_length=1)]
@@ -55,7 +56,10 @@ class AskUserHook(ToolHook):
             AskQuestion(
                 question=entry.question,
                 header=entry.header,
-                options=tuple(AskOption(o.label, o.description) for o in entry.options),
+                options=tuple(
+                    AskOption(o) if isinstance(o, str) else AskOption(o.label, o.description)
+                    for o in entry.options
+                ),
                 multi_select=entry.multi_select,
             )
             for entry in asked.questions

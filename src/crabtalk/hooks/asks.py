@@ -14,7 +14,7 @@ from crabtalk.storage import Pair
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    pair: Pair
+    run: Run
     ask: AskUser
     reply: asyncio.Future[str]
 
@@ -31,17 +31,21 @@ class Asks:
         self._count += 1
         ask = AskUser(f"{run.id}-{self._count}", tuple(questions))
         reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._pending[run.id] = Pending(run.pair, ask, reply)
+        self._pending[run.id] = Pending(run, ask, reply)
         return ask
 
     def pending(self, pair: Pair) -> AskUser | None:
         """What a conversation waits for, for whoever comes to it anew."""
-        return next((p.ask for p in self._pending.values() if p.pair == pair), None)
+        return next((ask for run, ask in self.waiting() if run.pair == pair), None)
+
+    def waiting(self) -> list[tuple[Run, AskUser]]:
+        """All that nobody has answered yet, the oldest first."""
+        return [(p.run, p.ask) for p in self._pending.values() if not p.reply.done()]
 
     def reply(self, pair: Pair, content: str, ask_id: str = "") -> bool:
         """Answers the oldest ask of a conversation, or the one with that id; False without one."""
         for pending in self._pending.values():
-            is_meant = pending.pair == pair and ask_id in ("", pending.ask.ask_id)
+            is_meant = pending.run.pair == pair and ask_id in ("", pending.ask.ask_id)
             if is_meant and not pending.reply.done():
                 pending.reply.set_result(content)
                 return True

@@ -11,13 +11,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from crabtalk.runtime import ToolDispatch, ToolError
+from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError
 
 from . import commands, shell
+from .schema import UNTOLD
 from .shell_words import UnreadableError
 from .tool import Tool, ToolHook
 
+# How the senders of a gateway end that are older than our own spelling of them.
+WECHAT = "@im.wechat"
 TIMEOUT = 120.0
 LONGEST = 3600.0  # seconds, whatever is asked for
 # Bytes of a result as JSON: below what the engine passes on whole, with room for an error's
@@ -53,21 +56,21 @@ class Settings(msgspec.Struct, frozen=True):
 
     def allows(self, sender: str) -> bool:
         """Whoever is at this machine, and of the others those who are named."""
-        return ":" not in sender or any(
+        is_remote = ":" in sender or sender.endswith(WECHAT)
+        return not is_remote or any(
             sender.startswith(entry[:-1]) if entry.endswith("*") else sender == entry
             for entry in self.allow_senders
         )
 
 
 class Bash(Tool):
-    """Run a bash command; JSON with stdout, stderr and exit_code comes back. No stdin, and nothing
-    it starts outlives it."""
+    """Run a bash command. Nothing it starts outlives it."""
 
     name: ClassVar[str] = "bash"
 
     command: str
-    env: dict[str, str] = msgspec.field(default_factory=dict)
-    timeout: Annotated[Seconds, msgspec.Meta(description="seconds, else 120")] | None = None
+    env: Annotated[dict[str, str], UNTOLD] = msgspec.field(default_factory=dict)
+    timeout: Annotated[Seconds, msgspec.Meta(description="seconds")] | None = None
 
     async def run(self, call: ToolDispatch, hook: "BashHook") -> str:
         """Cancelled, the command and all it started are gone."""
@@ -122,10 +125,10 @@ class BashHook(ToolHook):
         denied = ", ".join(settings.deny)
         return [Bash.name], f"<bash-policy>denied: {denied}</bash-policy>" if denied else None
 
-    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         return self._permitted(call) if call.name == Bash.name else None
 
-    async def _permitted(self, call: ToolDispatch) -> str:
+    async def _permitted(self, call: ToolDispatch) -> str | ToolOutput:
         settings = self.settings(call.agent)
         if settings.disabled:
             raise ToolError("tool not available: bash")

@@ -17,14 +17,16 @@ from crabtalk.runtime import (
     Done,
     Event,
     Hook,
+    Refused,
     Run,
     ToolDispatch,
     ToolError,
+    ToolOutput,
     ToolsComplete,
 )
 from crabtalk.storage import Agent
 
-from .approval import Approvals
+from .approval import Allowed, Approvals, Forgetful
 from .ask_user import AskUserHook
 from .asks import Asks
 
@@ -48,12 +50,13 @@ class Composite(Hook):
         *,
         peers: Peers = dict,
         guards: Sequence[Guard] = (),
+        allowed: Callable[[], Allowed] = Forgetful,
     ) -> None:
         self._named = dict(hooks)
         self._hooks = [hooks[name] for name in sorted(hooks)]
         self._asks = asks
         self._ask_hook = AskUserHook(asks)
-        self._approvals = Approvals()
+        self._approvals = Approvals(allowed)
         self._peers = peers
         self._guards = guards
         self._scopes: dict[str, frozenset[str] | None] = {}  # by agent; None: everything
@@ -143,18 +146,18 @@ class Composite(Hook):
         questions += [self._approvals.question(c) for c in calls if self._approvals.is_needed(c)]
         return self._asks.open(calls[0].run, questions) if questions else None
 
-    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         call = dataclasses.replace(call, name=ALIASES.get(call.name, call.name))
         owner = next((hook for hook in self._all() if owns(hook, call.name)), None)
         if owner is None:
             return None
         return self._carry_out(owner, call)
 
-    async def _carry_out(self, owner: Hook, call: ToolDispatch) -> str:
+    async def _carry_out(self, owner: Hook, call: ToolDispatch) -> str | ToolOutput:
         self._check(call)
         if self._approvals.is_needed(call):
             reply = await self._asks.answer(call.run)
-            if not self._approvals.is_granted(call, reply):
+            if not await self._approvals.is_granted(call, reply):
                 why = "nobody allowed it in time" if reply is None else "the user said no"
                 raise ToolError(f"permission denied: {why}")
         work = owner.dispatch(call)
@@ -181,6 +184,7 @@ def refuse(call: ToolDispatch, sentence: str) -> None:
         "security: a call out of scope was refused",
         extra={"fields": {"agent": call.agent, "sender": call.sender, "tool": call.name}},
     )
+    call.run.emit(Refused(call.call_id, call.name, sentence))
     raise ToolError(sentence)
 
 

@@ -49,13 +49,13 @@ class DelegateLimits:
 
 class Task(msgspec.Struct):
     message: str
-    agent: Annotated[str, Meta(description="else a worker")] = ""
-    system_prompt: Annotated[str, Meta(description="for an ad-hoc agent")] | None = None
+    agent: str = ""
+    system_prompt: str | None = None
     cwd: str | None = None
 
 
 class Delegate(Tool):
-    """Have agents do tasks side by side; in the background you get ids instead of results."""
+    """Have agents, or workers, do tasks in parallel."""
 
     name: ClassVar[str] = "delegate"
     tasks: Annotated[list[Task], Meta(min_length=1)]
@@ -139,7 +139,13 @@ class DelegateHook(ToolHook):
             name = f"{name}:{token}"
             runtime.adopt(self._make(call, name, task.system_prompt or PROMPT))
         parent = Parent(
-            call.run.pair, call.run.id, call.call_id, call.run.origin, depth=depth, task=number
+            call.run.pair,
+            call.run.id,
+            call.call_id,
+            call.run.origin,
+            keeper=call.run.keeper if made else "",
+            depth=depth,
+            task=number,
         )
         try:
             run = runtime.start(
@@ -150,6 +156,7 @@ class DelegateHook(ToolHook):
                 parent=parent,
                 verbatim=True,
                 detached=True,
+                chain=call.run.chain,  # a circle of events does not hide behind a task
             )
         except RuntimeRefusalError:
             if made:

@@ -14,10 +14,11 @@ from weakref import WeakValueDictionary
 
 from msgspec import Meta
 
-from crabtalk.runtime import ToolDispatch, ToolError
+from crabtalk.model import Image
+from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, Pair
 
-from .images import image_of
+from .images import Picture, picture_of
 from .paths import Identity, Place, Roots, held, read_roots, resolve
 from .tool import Tool, ToolHook
 
@@ -37,17 +38,15 @@ COMPARED_LENGTH = 120
 COMPARISONS = 500
 SIMILAR = 0.5  # of 1.0
 
-FirstLine = Annotated[
-    int | None, Meta(description="first line, from 1", extra_json_schema={"minimum": 1})
-]
+FirstLine = Annotated[int | None, Meta(description="first line", extra_json_schema={"minimum": 1})]
 LineCount = Annotated[
     int | None,
-    Meta(description="lines, else 2000", extra_json_schema={"minimum": 1}),
+    Meta(description="lines", extra_json_schema={"minimum": 1}),
 ]
 
 
 class Read(Tool):
-    """Read a text file, with line numbers."""
+    """Read a file or an image."""
 
     name = "read"
 
@@ -55,21 +54,21 @@ class Read(Tool):
     offset: FirstLine = None
     limit: LineCount = None
 
-    async def run(self, call: ToolDispatch, hook: "FilesHook") -> str:
+    async def run(self, call: ToolDispatch, hook: "FilesHook") -> str | ToolOutput:
         """Cancelled, nothing is remembered."""
         first = max(1, self.offset or 1)
         last = first + max(1, self.limit or LINES) - 1
         roots = hook.roots(call)
-        path, identity, text = await asyncio.to_thread(
+        path, identity, found = await asyncio.to_thread(
             read, self.path, call.cwd, roots, first, last
         )
         if identity is not None:
             hook.remember(call, path, identity)
-        return text
+        return found
 
 
 class Edit(Tool):
-    """Replace text in a file that was read before; old_string must occur exactly once."""
+    """Replace the only old_string in a file you have read."""
 
     name = "edit"
 
@@ -171,15 +170,15 @@ async def finished(work: Awaitable[T]) -> T:
 
 def read(
     given: str, cwd: Path, roots: Roots, first: int, last: int
-) -> tuple[Path, Identity | None, str]:
+) -> tuple[Path, Identity | None, str | ToolOutput]:
     """Where the path led, what was there if its lines were shown, and the answer."""
     path = resolve(given, cwd, roots)
     excerpt = Excerpt(first, last)
     with held(path, roots) as place, opened(place) as (descriptor, status):
         decoder = codecs.getincrementaldecoder("utf-8")()
         for number, piece in enumerate(pieces(descriptor, path)):
-            if number == 0 and (image := image_of(piece)):
-                return path, None, f"{image}, {status.st_size} bytes; this tool shows text only"
+            if number == 0 and (picture := picture_of(piece)) is not None:
+                return path, None, shown(picture, piece, descriptor, path, status.st_size)
             with utf8(path):
                 excerpt.add(decoder.decode(piece))
         with utf8(path):
@@ -190,6 +189,17 @@ def read(
     if first > excerpt.total:
         return path, None, f"offset {first} is past the end: {path} has {excerpt.total} lines"
     return path, Identity.of(status), excerpt.text()
+
+
+def shown(picture: Picture, start: bytes, descriptor: int, path: Path, size: int) -> ToolOutput:
+    """The image itself, if there is a model that would take it; else what it is, and what to do."""
+    text = f"{picture}, {size} bytes"
+    if not picture.is_fit(size):
+        return ToolOutput(
+            f"{text}; no model would take it: make it smaller with bash, then read it"
+        )
+    data = start + b"".join(pieces(descriptor, path))
+    return ToolOutput(text, (Image(picture.media_type, data),))
 
 
 @contextmanager

@@ -2,10 +2,37 @@
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+# What the strictest of the vendors take: five million bytes in base64, and as many pixels a side.
+MOST_BYTES = 3_750_000
+MOST_PIXELS = 8000
 
 
-def image_of(data: bytes) -> str:
-    """What an image is, by its first bytes; empty for everything else."""
+@dataclass(frozen=True, slots=True)
+class Picture:
+    kind: str  # as in a media type
+    width: int = 0  # 0: damaged, or of unknown size
+    height: int = 0
+
+    @property
+    def media_type(self) -> str:
+        return f"image/{self.kind}"
+
+    def __str__(self) -> str:
+        if not self.width:
+            return f"image: {self.kind}, damaged or of unknown size"
+        return f"image: {self.kind}, {self.width}x{self.height} pixels"
+
+    def is_fit(self, size: int) -> bool:
+        """Whether a model that takes images takes one like this, of `size` bytes."""
+        return 0 < size <= MOST_BYTES and all(
+            0 < side <= MOST_PIXELS for side in (self.width, self.height)
+        )
+
+
+def picture_of(data: bytes) -> Picture | None:
+    """None for what is no image."""
     for kind, is_one, size in (
         ("png", data.startswith(b"\x89PNG\r\n\x1a\n"), png_size),
         ("gif", data.startswith((b"GIF87a", b"GIF89a")), gif_size),
@@ -14,11 +41,10 @@ def image_of(data: bytes) -> str:
     ):
         if is_one:
             try:
-                width, height = size(data)
+                return Picture(kind, *size(data))
             except (struct.error, IndexError):
-                return f"image: {kind}, damaged or of unknown size"
-            return f"image: {kind}, {width}x{height} pixels"
-    return ""
+                return Picture(kind)
+    return None
 
 
 def png_size(data: bytes) -> Sequence[int]:

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 EMPTY: tuple[Any, ...] = (None, [], {}, "", False)
+# For a parameter that is understood but not told: a model that knows it may use it all the same.
+UNTOLD = msgspec.Meta(extra_json_schema={"untold": True})
 # Kept by the parser, which says so when it matters.
 UNSAID = ("title", "$defs", "minItems", "minimum", "maximum", "exclusiveMinimum")
 
@@ -31,14 +33,14 @@ def compact(schema: Any, known: dict[str, Any]) -> Any:
         return compact(known[schema["$ref"].rpartition("/")[2]], known)
     if options := schema.get("anyOf"):
         # Optional is said by not being required; models need no null to leave something out.
+        # Of several forms the first is told, and the others are understood.
         real = [option for option in options if option != {"type": "null"}]
         rest = {key: value for key, value in schema.items() if key != "anyOf"}
-        if len(real) == 1:
-            return compact({**real[0], **rest}, known)
+        return compact({**real[0], **rest}, known)
     result = {
         key: value
         if key in ("enum", "default", "required")
-        else {name: compact(entry, known) for name, entry in value.items()}
+        else {n: compact(entry, known) for n, entry in value.items() if "untold" not in entry}
         if key == "properties"
         else compact(value, known)
         for key, value in schema.items()

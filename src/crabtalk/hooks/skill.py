@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from crabtalk.runtime import Clock, Done, Event, Run, ToolDispatch, ToolError
+from crabtalk.model import Tool as Schema
+from crabtalk.runtime import Clock, Done, Event, Run, ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent
 
 from .skill_files import Skill, SkillFiles, read_skill
@@ -35,7 +36,6 @@ ALWAYS = frozenset({"skill", ALIAS, "ask_user", "set_title"})  # whatever a skil
 
 SLASH = re.compile(r"\s*/([a-z0-9-]+)(.*)", re.DOTALL)
 TAG = re.compile(r"<(?=\s*+/?\s*+skill(?![\w-]))", re.IGNORECASE)
-END_TAG = re.compile(r"<(?=\s*+/\s*+skill(?![\w-]))", re.IGNORECASE)
 USAGE = "Call the tool skill with one of these names before doing what that skill is for."
 
 
@@ -77,8 +77,14 @@ class SkillHook(ToolHook):
     def on_unregister_agent(self, name: str) -> None:
         self._scopes.pop(name, None)
 
+    def schema(self) -> list[Schema]:
+        """Nothing where there is no skill: every request would carry it."""
+        # While none is known, looking for one costs next to nothing.
+        return super().schema() if self._files.skills or self._known() else []
+
     def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
-        return ["skill"], f"skills: {', '.join(agent.skills)}" if agent.skills else None
+        names = html.escape(", ".join(agent.skills), quote=False)
+        return ["skill"], f"skills: {names}" if names else None
 
     def on_build_agent(self, agent: Agent) -> Agent:
         """Adds the skills there are to the prompt, if the agent may load any."""
@@ -93,7 +99,7 @@ class SkillHook(ToolHook):
 
     # ── The tool ────────────────────────────────────────────────────────────────────────────
 
-    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         return super().dispatch(
             dataclasses.replace(call, name="skill") if call.name == ALIAS else call
         )
@@ -142,7 +148,7 @@ class SkillHook(ToolHook):
             return None
         skill, body = loaded
         words = TAG.sub("&lt;", found[2].strip())
-        block = f'<skill name="{skill.name}">\n{END_TAG.sub("&lt;", body)}\n</skill>'
+        block = f'<skill name="{skill.name}">\n{TAG.sub("&lt;", body)}\n</skill>'
         text = f"{words}\n\n{block}" if words else block
         if allowed := allowed_by(skill):
             self._slashed[digest(text)] = skill.name, allowed

@@ -11,7 +11,7 @@ SetTitleOf = Callable[[str, str, str], Awaitable[None]]  # agent, title, sender
 
 
 class SetTitle(Tool):
-    """Name this conversation in a few words."""
+    """Name this conversation."""
 
     name: ClassVar[str] = "set_title"
     title: str

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from crabtalk.model import Tool as Schema
-from crabtalk.runtime import Hook, ToolDispatch, ToolError
+from crabtalk.runtime import Hook, ToolDispatch, ToolError, ToolOutput
 
 from .schema import parameters
 
@@ -20,7 +20,7 @@ class Tool(msgspec.Struct):
 
     name: ClassVar[str] = ""
 
-    async def run(self, call: ToolDispatch, hook: Any) -> str:
+    async def run(self, call: ToolDispatch, hook: Any) -> str | ToolOutput:
         """Returns what the agent reads. Fails with ToolError."""
         raise NotImplementedError
 
@@ -48,11 +48,11 @@ class ToolHook(Hook):
     def schema(self) -> list[Schema]:
         return [describe(tool) for tool in self.tools]
 
-    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         for tool in self.tools:
             if tool.name == call.name:
                 return self._run(tool, call)
         return None
 
-    async def _run(self, tool: type[Tool], call: ToolDispatch) -> str:
+    async def _run(self, tool: type[Tool], call: ToolDispatch) -> str | ToolOutput:
         return await tool.parse(call.arguments).run(call, self)

@@ -450,7 +450,9 @@ def encode_call(call: ToolCall) -> dict[str, Any]:
 
 def encode_result(message: Message) -> dict[str, Any]:
     block: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.call_id}
-    if message.text.strip():
+    if message.images:
+        block["content"] = [*encode_text(message.text), *map(encode_image, message.images)]
+    elif message.text.strip():
         block["content"] = message.text
     if message.is_error:
         block["is_error"] = True

@@ -581,7 +581,10 @@ def encode_call(call: ToolCall) -> dict[str, Any]:
 def encode_result(message: Message, model: str) -> dict[str, Any]:
     result: dict[str, Any] = {
         "toolUseId": encode_id(message.call_id),
-        "content": encode_text(message.text) or [{"text": NO_OUTPUT}],
+        "content": [
+            *(encode_text(message.text) or [{"text": NO_OUTPUT}]),
+            *map(encode_image, message.images),
+        ],
     }
     if message.is_error and (is_claude(model) or is_nova(model)):  # others do not know the field
         result["status"] = "error"

@@ -374,6 +374,10 @@ def encode_contents(messages: Iterable[Message], foreign: str = "") -> list[dict
             contents[-1]["parts"] += parts
         else:
             contents.append({"role": role, "parts": parts})
+    for content in contents:
+        if content["role"] == "user":
+            # The results of a step first, then the images they found and what was said meanwhile.
+            content["parts"].sort(key=lambda part: "functionResponse" not in part)
     return contents
 
 
@@ -383,7 +387,7 @@ def encode_parts(message: Message, foreign: str) -> list[dict[str, Any]]:
     if message.role == "assistant":
         return encode_answer(message, foreign)
     if message.role == "tool":
-        return [encode_result(message)]
+        return [encode_result(message), *map(encode_image, message.images)]
     text = [{"text": message.text}] if message.text else []
     return text + [encode_image(image) for image in message.images]
 

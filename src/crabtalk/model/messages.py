@@ -18,7 +18,7 @@ class Value(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Image(Value, frozen=True):
-    """An image in a user's message: its bytes, or where a vendor can fetch it."""
+    """An image somebody shows the model: its bytes, or where a vendor can fetch it."""
 
     media_type: str = "image/png"
     data: bytes = b""
@@ -38,7 +38,7 @@ class Message(Value, frozen=True):
 
     role: Role
     text: str = ""
-    images: tuple[Image, ...] = ()  # user
+    images: tuple[Image, ...] = ()  # user, tool
     reasoning: str = ""  # assistant
     tool_calls: tuple[ToolCall, ...] = ()  # assistant
     call_id: str = ""  # tool: the call this answers

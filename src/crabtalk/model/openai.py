@@ -4,7 +4,7 @@ llama-server, OpenRouter, crabllm and the like.
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -67,14 +67,15 @@ class OpenAiDialect:
     def body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": request.model,
-            "messages": [encode_message(message) for message in request.messages],
+            "messages": encode_messages(request.messages),
             "stream": True,
         }
         if self._ask_usage:
             body["stream_options"] = {"include_usage": True}
         if request.tools:
             body["tools"] = [encode_tool(tool) for tool in request.tools]
-            body["tool_choice"] = encode_choice(request.tool_choice)
+            if request.tool_choice != "auto":  # which is what it is without being said
+                body["tool_choice"] = encode_choice(request.tool_choice)
         if request.thinking:
             body["reasoning_effort"] = "high"
         if request.max_tokens is not None:
@@ -200,6 +201,22 @@ class OpenAiDecoder:
 
 
 # ── Encoding ───────────────────────────────────────────────────────────────────────────────────
+
+
+def encode_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """A tool's message may only be text here: images it found follow the results of its step, as
+    if the user had shown them."""
+    encoded: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role != "tool" and found:
+            encoded.append({"role": "user", "content": found})
+            found = []
+        encoded.append(encode_message(message))
+        if message.role == "tool" and message.images:
+            of = f"Found by {message.name or 'a tool'} ({message.call_id}):"
+            found += [{"type": "text", "text": of}, *map(encode_image, message.images)]
+    return [*encoded, {"role": "user", "content": found}] if found else encoded
 
 
 def encode_message(message: Message) -> dict[str, Any]:

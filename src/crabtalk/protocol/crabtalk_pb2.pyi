@@ -132,6 +132,13 @@ class _AgentEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentE
     TEXT_END: _AgentEventKind.ValueType  # 7
     THINKING_START: _AgentEventKind.ValueType  # 8
     THINKING_END: _AgentEventKind.ValueType  # 9
+    ASK_USER: _AgentEventKind.ValueType  # 101
+    """Only for those who asked for all kinds.
+
+    The run waits for an answer to `ask`, until its next TOOLS_COMPLETE or DONE.
+    """
+    REFUSED: _AgentEventKind.ValueType  # 102
+    """A call the agent may not make was refused: `content` says why, `tool_calls` has its name."""
 
 class AgentEventKind(_AgentEventKind, metaclass=_AgentEventKindEnumTypeWrapper): ...
 
@@ -145,6 +152,13 @@ TEXT_START: AgentEventKind.ValueType  # 6
 TEXT_END: AgentEventKind.ValueType  # 7
 THINKING_START: AgentEventKind.ValueType  # 8
 THINKING_END: AgentEventKind.ValueType  # 9
+ASK_USER: AgentEventKind.ValueType  # 101
+"""Only for those who asked for all kinds.
+
+The run waits for an answer to `ask`, until its next TOOLS_COMPLETE or DONE.
+"""
+REFUSED: AgentEventKind.ValueType  # 102
+"""A call the agent may not make was refused: `content` says why, `tool_calls` has its name."""
 Global___AgentEventKind: _TypeAlias = AgentEventKind  # noqa: Y015
 
 @_typing.final
@@ -194,6 +208,8 @@ class ClientMessage(_message.Message):
     LIST_MESSAGES_FIELD_NUMBER: _builtins.int
     LIST_ARCHIVES_FIELD_NUMBER: _builtins.int
     SEARCH_MEMORY_FIELD_NUMBER: _builtins.int
+    LIST_MEMORY_FIELD_NUMBER: _builtins.int
+    REPLACE_MEMORY_FIELD_NUMBER: _builtins.int
     extension: _builtins.bytes
     """Opaque bytes for servers that embed this protocol in a larger one."""
     @_builtins.property
@@ -272,6 +288,10 @@ class ClientMessage(_message.Message):
     def list_archives(self) -> Global___ListArchivesMsg: ...
     @_builtins.property
     def search_memory(self) -> Global___SearchMemoryMsg: ...
+    @_builtins.property
+    def list_memory(self) -> Global___ListMemoryMsg: ...
+    @_builtins.property
+    def replace_memory(self) -> Global___ReplaceMemoryMsg: ...
     def __init__(
         self,
         *,
@@ -313,12 +333,14 @@ class ClientMessage(_message.Message):
         list_messages: Global___ListMessagesMsg | None = ...,
         list_archives: Global___ListArchivesMsg | None = ...,
         search_memory: Global___SearchMemoryMsg | None = ...,
+        list_memory: Global___ListMemoryMsg | None = ...,
+        replace_memory: Global___ReplaceMemoryMsg | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["send", "stream", "reply_to_ask", "list_active_conversations", "kill", "compact", "list_conversations", "set_active_model", "list_mcps", "list_agents", "get_agent", "create_agent", "update_agent", "delete_agent", "list_skills", "ping", "get_config", "reload", "get_stats", "subscribe_events", "list_models", "get_conversation_history", "delete_conversation", "subscribe_event", "unsubscribe_event", "list_subscriptions", "publish_event", "steer_session", "upsert_mcp", "delete_mcp", "rename_agent", "subscribe_mcp_events", "extension", "hello", "search_sessions", "list_messages", "list_archives", "search_memory"]  # noqa: Y015
+    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["send", "stream", "reply_to_ask", "list_active_conversations", "kill", "compact", "list_conversations", "set_active_model", "list_mcps", "list_agents", "get_agent", "create_agent", "update_agent", "delete_agent", "list_skills", "ping", "get_config", "reload", "get_stats", "subscribe_events", "list_models", "get_conversation_history", "delete_conversation", "subscribe_event", "unsubscribe_event", "list_subscriptions", "publish_event", "steer_session", "upsert_mcp", "delete_mcp", "rename_agent", "subscribe_mcp_events", "extension", "hello", "search_sessions", "list_messages", "list_archives", "search_memory", "list_memory", "replace_memory"]  # noqa: Y015
     _WhichOneofArgType_msg: _TypeAlias = _typing.Literal["msg", b"msg"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_msg) -> _WhichOneofReturnType_msg | None: ...
 
@@ -356,6 +378,7 @@ class ServerMessage(_message.Message):
     MESSAGE_PAGE_FIELD_NUMBER: _builtins.int
     ARCHIVE_LIST_FIELD_NUMBER: _builtins.int
     MEMORY_HITS_FIELD_NUMBER: _builtins.int
+    MEMORY_PAGE_FIELD_NUMBER: _builtins.int
     extension: _builtins.bytes
     @_builtins.property
     def error(self) -> Global___ErrorMsg: ...
@@ -409,6 +432,8 @@ class ServerMessage(_message.Message):
     def archive_list(self) -> Global___ArchiveList: ...
     @_builtins.property
     def memory_hits(self) -> Global___MemoryHitList: ...
+    @_builtins.property
+    def memory_page(self) -> Global___MemoryPage: ...
     def __init__(
         self,
         *,
@@ -438,12 +463,13 @@ class ServerMessage(_message.Message):
         message_page: Global___MessagePage | None = ...,
         archive_list: Global___ArchiveList | None = ...,
         memory_hits: Global___MemoryHitList | None = ...,
+        memory_page: Global___MemoryPage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "message_page", b"message_page", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "memory_page", b"memory_page", "message_page", b"message_page", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "message_page", b"message_page", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "memory_page", b"memory_page", "message_page", b"message_page", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["error", "pong", "response", "stream", "active_conversations", "compact", "conversation_list", "mcp_list", "agent_info", "agent_list", "skill_list", "config", "stats", "agent_event", "model_list", "conversation_history", "subscription_info", "subscription_list", "mcp_info", "mcp_event", "extension", "welcome", "session_hits", "message_page", "archive_list", "memory_hits"]  # noqa: Y015
+    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["error", "pong", "response", "stream", "active_conversations", "compact", "conversation_list", "mcp_list", "agent_info", "agent_list", "skill_list", "config", "stats", "agent_event", "model_list", "conversation_history", "subscription_info", "subscription_list", "mcp_info", "mcp_event", "extension", "welcome", "session_hits", "message_page", "archive_list", "memory_hits", "memory_page"]  # noqa: Y015
     _WhichOneofArgType_msg: _TypeAlias = _typing.Literal["msg", b"msg"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_msg) -> _WhichOneofReturnType_msg | None: ...
 
@@ -1764,6 +1790,8 @@ class SearchSessionsMsg(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     CONTEXT_BEFORE_FIELD_NUMBER: _builtins.int
     CONTEXT_AFTER_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     agent: _builtins.str
     """Absent: any agent."""
@@ -1773,6 +1801,9 @@ class SearchSessionsMsg(_message.Message):
     context_before: _builtins.int
     """Messages wanted around the match."""
     context_after: _builtins.int
+    since: _builtins.str
+    """Only what was said from, and before, these times. RFC 3339."""
+    until: _builtins.str
     def __init__(
         self,
         *,
@@ -1782,10 +1813,12 @@ class SearchSessionsMsg(_message.Message):
         limit: _builtins.int | None = ...,
         context_before: _builtins.int | None = ...,
         context_after: _builtins.int | None = ...,
+        since: _builtins.str | None = ...,
+        until: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_context_after", b"_context_after", "_context_before", b"_context_before", "_limit", b"_limit", "_sender", b"_sender", "agent", b"agent", "context_after", b"context_after", "context_before", b"context_before", "limit", b"limit", "sender", b"sender"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_context_after", b"_context_after", "_context_before", b"_context_before", "_limit", b"_limit", "_sender", b"_sender", "_since", b"_since", "_until", b"_until", "agent", b"agent", "context_after", b"context_after", "context_before", b"context_before", "limit", b"limit", "sender", b"sender", "since", b"since", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_context_after", b"_context_after", "_context_before", b"_context_before", "_limit", b"_limit", "_sender", b"_sender", "agent", b"agent", "context_after", b"context_after", "context_before", b"context_before", "limit", b"limit", "query", b"query", "sender", b"sender"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_context_after", b"_context_after", "_context_before", b"_context_before", "_limit", b"_limit", "_sender", b"_sender", "_since", b"_since", "_until", b"_until", "agent", b"agent", "context_after", b"context_after", "context_before", b"context_before", "limit", b"limit", "query", b"query", "sender", b"sender", "since", b"since", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
@@ -1797,6 +1830,10 @@ class SearchSessionsMsg(_message.Message):
     _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
     _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
     _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
+    _WhichOneofReturnType__since: _TypeAlias = _typing.Literal["since"]  # noqa: Y015
+    _WhichOneofArgType__since: _TypeAlias = _typing.Literal["_since", b"_since"]  # noqa: Y015
+    _WhichOneofReturnType__until: _TypeAlias = _typing.Literal["until"]  # noqa: Y015
+    _WhichOneofArgType__until: _TypeAlias = _typing.Literal["_until", b"_until"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent) -> _WhichOneofReturnType__agent | None: ...
     @_typing.overload
@@ -1807,6 +1844,10 @@ class SearchSessionsMsg(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since) -> _WhichOneofReturnType__since | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__until) -> _WhichOneofReturnType__until | None: ...
 
 Global___SearchSessionsMsg: _TypeAlias = SearchSessionsMsg  # noqa: Y015
 
@@ -1914,23 +1955,32 @@ class SearchMemoryMsg(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     QUERY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     query: _builtins.str
     limit: _builtins.int
+    sender: _builtins.str
+    """Whose, where an agent keeps a memory for each sender. Absent or empty: "user"."""
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
         query: _builtins.str = ...,
         limit: _builtins.int | None = ...,
+        sender: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_sender", b"_sender", "limit", b"limit", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "agent", b"agent", "limit", b"limit", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_sender", b"_sender", "agent", b"agent", "limit", b"limit", "query", b"query", "sender", b"sender"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
     _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
+    _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
 
 Global___SearchMemoryMsg: _TypeAlias = SearchMemoryMsg  # noqa: Y015
 
@@ -1990,6 +2040,148 @@ class MemoryHitList(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MemoryHitList: _TypeAlias = MemoryHitList  # noqa: Y015
+
+@_typing.final
+class ListMemoryMsg(_message.Message):
+    """What an agent remembers, in the order it was written, a page at a time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    sender: _builtins.str
+    """Whose, where an agent keeps a memory for each sender. Absent or empty: "user"."""
+    name: _builtins.str
+    """Only the entry that this name or alias leads to."""
+    after: _builtins.int
+    """Entries with a greater number; absent: from the first on."""
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        sender: _builtins.str | None = ...,
+        name: _builtins.str | None = ...,
+        after: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_name", b"_name", "_sender", b"_sender", "after", b"after", "name", b"name", "sender", b"sender"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_name", b"_name", "_sender", b"_sender", "after", b"after", "agent", b"agent", "name", b"name", "sender", b"sender"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
+    _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
+    _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
+
+Global___ListMemoryMsg: _TypeAlias = ListMemoryMsg  # noqa: Y015
+
+@_typing.final
+class MemoryEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    ALIASES_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Where it is in the memory; in a replacement it means nothing."""
+    name: _builtins.str
+    kind: _builtins.str
+    """"note", "archive" or "topic"."""
+    content: _builtins.str
+    created_at: _builtins.int
+    """Seconds since 1970."""
+    @_builtins.property
+    def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        name: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        content: _builtins.str = ...,
+        aliases: _abc.Iterable[_builtins.str] | None = ...,
+        created_at: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "content", b"content", "created_at", b"created_at", "kind", b"kind", "name", b"name", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryEntry: _TypeAlias = MemoryEntry  # noqa: Y015
+
+@_typing.final
+class MemoryPage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_AFTER_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    next_after: _builtins.int
+    """What to ask for next; absent on the last page."""
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryEntry]: ...
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___MemoryEntry] | None = ...,
+        total: _builtins.int = ...,
+        next_after: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "next_after", b"next_after"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "entries", b"entries", "next_after", b"next_after", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__next_after: _TypeAlias = _typing.Literal["next_after"]  # noqa: Y015
+    _WhichOneofArgType__next_after: _TypeAlias = _typing.Literal["_next_after", b"_next_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_after) -> _WhichOneofReturnType__next_after | None: ...
+
+Global___MemoryPage: _TypeAlias = MemoryPage  # noqa: Y015
+
+@_typing.final
+class ReplaceMemoryMsg(_message.Message):
+    """Puts these entries in the place of all there are, or changes nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    sender: _builtins.str
+    """Absent or empty: "user"."""
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryEntry]: ...
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        sender: _builtins.str | None = ...,
+        entries: _abc.Iterable[Global___MemoryEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sender", b"_sender", "sender", b"sender"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sender", b"_sender", "agent", b"agent", "entries", b"entries", "sender", b"sender"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
+    _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
+
+Global___ReplaceMemoryMsg: _TypeAlias = ReplaceMemoryMsg  # noqa: Y015
 
 @_typing.final
 class ListAgentsMsg(_message.Message):
@@ -2546,26 +2738,34 @@ class SubscribeEvents(_message.Message):
 
     AGENT_FIELD_NUMBER: _builtins.int
     SENDER_FIELD_NUMBER: _builtins.int
+    ALL_KINDS_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     """Absent: all agents."""
     sender: _builtins.str
     """Absent: all senders."""
+    all_kinds: _builtins.bool
+    """True: the kinds from 101 on as well, and first of all what people are being asked just now."""
     def __init__(
         self,
         *,
         agent: _builtins.str | None = ...,
         sender: _builtins.str | None = ...,
+        all_kinds: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_sender", b"_sender", "agent", b"agent", "sender", b"sender"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_all_kinds", b"_all_kinds", "_sender", b"_sender", "agent", b"agent", "all_kinds", b"all_kinds", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_sender", b"_sender", "agent", b"agent", "sender", b"sender"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_all_kinds", b"_all_kinds", "_sender", b"_sender", "agent", b"agent", "all_kinds", b"all_kinds", "sender", b"sender"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
+    _WhichOneofReturnType__all_kinds: _TypeAlias = _typing.Literal["all_kinds"]  # noqa: Y015
+    _WhichOneofArgType__all_kinds: _TypeAlias = _typing.Literal["_all_kinds", b"_all_kinds"]  # noqa: Y015
     _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
     _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent) -> _WhichOneofReturnType__agent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__all_kinds) -> _WhichOneofReturnType__all_kinds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
 
@@ -2587,6 +2787,7 @@ class AgentEventMsg(_message.Message):
     CALL_ID_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     MISSED_FIELD_NUMBER: _builtins.int
+    ASK_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
     kind: Global___AgentEventKind.ValueType
@@ -2607,6 +2808,10 @@ class AgentEventMsg(_message.Message):
     def parent(self) -> Global___ParentRun:
         """Present on delegated runs."""
 
+    @_builtins.property
+    def ask(self) -> Global___AskUserEvent:
+        """On ASK_USER."""
+
     def __init__(
         self,
         *,
@@ -2622,11 +2827,14 @@ class AgentEventMsg(_message.Message):
         call_id: _builtins.str | None = ...,
         parent: Global___ParentRun | None = ...,
         missed: _builtins.int | None = ...,
+        ask: Global___AskUserEvent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_run_id", b"_run_id", "call_id", b"call_id", "missed", b"missed", "parent", b"parent", "run_id", b"run_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_run_id", b"_run_id", "ask", b"ask", "call_id", b"call_id", "missed", b"missed", "parent", b"parent", "run_id", b"run_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_run_id", b"_run_id", "agent", b"agent", "call_id", b"call_id", "content", b"content", "kind", b"kind", "missed", b"missed", "parent", b"parent", "run_id", b"run_id", "sender", b"sender", "timestamp", b"timestamp", "tool_calls", b"tool_calls", "tool_is_error", b"tool_is_error", "tool_output", b"tool_output"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_run_id", b"_run_id", "agent", b"agent", "ask", b"ask", "call_id", b"call_id", "content", b"content", "kind", b"kind", "missed", b"missed", "parent", b"parent", "run_id", b"run_id", "sender", b"sender", "timestamp", b"timestamp", "tool_calls", b"tool_calls", "tool_is_error", b"tool_is_error", "tool_output", b"tool_output"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ask: _TypeAlias = _typing.Literal["ask"]  # noqa: Y015
+    _WhichOneofArgType__ask: _TypeAlias = _typing.Literal["_ask", b"_ask"]  # noqa: Y015
     _WhichOneofReturnType__call_id: _TypeAlias = _typing.Literal["call_id"]  # noqa: Y015
     _WhichOneofArgType__call_id: _TypeAlias = _typing.Literal["_call_id", b"_call_id"]  # noqa: Y015
     _WhichOneofReturnType__missed: _TypeAlias = _typing.Literal["missed"]  # noqa: Y015
@@ -2635,6 +2843,8 @@ class AgentEventMsg(_message.Message):
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
     _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
     _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ask) -> _WhichOneofReturnType__ask | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__call_id) -> _WhichOneofReturnType__call_id | None: ...
     @_typing.overload

@@ -62,5 +62,7 @@ ROUTES: dict[str, Route] = {
         Route("list_messages", "message_page"),
         Route("list_archives", "archive_list"),
         Route("search_memory", "memory_hits"),
+        Route("list_memory", "memory_page"),
+        Route("replace_memory", "pong"),
     )
 }

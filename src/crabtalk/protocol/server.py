@@ -158,6 +158,12 @@ class Server:
     async def search_memory(self, request: wire.SearchMemoryMsg) -> wire.MemoryHitList:
         unsupported("search_memory")
 
+    async def list_memory(self, request: wire.ListMemoryMsg) -> wire.MemoryPage:
+        unsupported("list_memory")
+
+    async def replace_memory(self, request: wire.ReplaceMemoryMsg) -> None:
+        unsupported("replace_memory")
+
     # ── Agents, skills, models ──────────────────────────────────────────────────────────────
 
     async def list_agents(self, request: wire.ListAgentsMsg) -> wire.AgentList:

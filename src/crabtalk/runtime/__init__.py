@@ -1,6 +1,7 @@
 """The engine: conversations, the agent loop, guests, compaction. No socket, no protocol."""
 
 from .clock import Clock
+from .compaction import title_of
 from .errors import (
     BusyError,
     CompactionError,
@@ -9,6 +10,7 @@ from .errors import (
     RuntimeRefusalError,
     UnknownAgentError,
     UnknownConversationError,
+    UnknownToolError,
 )
 from .events import (
     AskOption,
@@ -18,6 +20,7 @@ from .events import (
     ContextUsage,
     Done,
     Event,
+    Refused,
     Started,
     StopReason,
     TextDelta,
@@ -31,7 +34,7 @@ from .events import (
     ToolStart,
     UserSteered,
 )
-from .hook import Env, Hook, ToolDispatch, ToolError
+from .hook import Env, Hook, ToolDispatch, ToolError, ToolOutput
 from .limits import Limits, require_whole
 from .run import Parent, Run
 from .runtime import DEFAULT_SENDER, Runtime
@@ -54,6 +57,7 @@ __all__ = [
     "NothingInFlightError",
     "NothingToCompactError",
     "Parent",
+    "Refused",
     "Run",
     "Runtime",
     "RuntimeRefusalError",
@@ -67,11 +71,14 @@ __all__ = [
     "ThinkingStart",
     "ToolDispatch",
     "ToolError",
+    "ToolOutput",
     "ToolResult",
     "ToolStart",
     "ToolsComplete",
     "UnknownAgentError",
     "UnknownConversationError",
+    "UnknownToolError",
     "UserSteered",
     "require_whole",
+    "title_of",
 ]

@@ -39,12 +39,12 @@ def summary_request(agent: Agent, history: Sequence[Message], model: str) -> Req
 
 def line(message: Message, agent: Agent) -> str:
     """One message as it reads in the transcript."""
+    pictures = ["[an image]"] * len(message.images)
     if message.role == "tool":
         output = shortened(message.text, agent.compact_tool_max_len)
-        return f"[result of {message.name or 'a tool'}]\n{output}"
+        return "\n".join([f"[result of {message.name or 'a tool'}]", output, *pictures])
     calls = [f"[calls {call.name} with {call.arguments}]" for call in message.tool_calls]
     text = tagged(message).text
-    pictures = ["[an image]"] * len(message.images)
     body = "\n".join([*filter(None, [text]), *pictures, *calls])
     return f"{message.role}: {body}" if body else ""
 

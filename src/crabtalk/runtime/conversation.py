@@ -44,6 +44,7 @@ class Conversation:
         self.line = Line()
         self.run: Run | None = None  # in flight
         self.since = clock.seconds()
+        self.blind: set[str] = set()  # models that refused the images its tools had found
         self._storage = storage
         self._clock = clock
         # What is appended says what the meta is by then, so appends go one after the other: a
@@ -115,9 +116,14 @@ class Conversation:
 
     async def retitle(self, title: str) -> None:
         """Raises StorageError. Cancelled meanwhile, it is carried out first."""
-        await to_the_end(self._retitle(MetaRecord(title=title)))
+        await to_the_end(self._patch(MetaRecord(title=title)))
 
-    async def _retitle(self, record: MetaRecord) -> None:
+    async def approve(self, tool: str) -> None:
+        """No call of it needs a person's yes here from now on. Raises StorageError."""
+        if tool not in self.meta.approved:
+            await to_the_end(self._patch(MetaRecord(approved=(*self.meta.approved, tool))))
+
+    async def _patch(self, record: MetaRecord) -> None:
         async with self._writing:
             await self._keep([record])
             self.meta = self.meta.patched(record)

@@ -9,6 +9,10 @@ class UnknownAgentError(RuntimeRefusalError):
     """No agent has that name."""
 
 
+class UnknownToolError(RuntimeRefusalError):
+    """The agent has no tool of that name."""
+
+
 class UnknownConversationError(RuntimeRefusalError):
     """No conversation has that name."""
 

@@ -5,7 +5,7 @@ A run is `Started`, any number of steps, `Done`. Segments (text, thinking) never
 
 from enum import Enum
 
-from crabtalk.model.messages import ToolCall, Usage, Value
+from crabtalk.model.messages import Image, ToolCall, Usage, Value
 from crabtalk.storage import Archive
 
 
@@ -62,6 +62,7 @@ class ToolResult(Value, frozen=True):
     output: str
     duration_ms: int
     is_error: bool = False
+    images: tuple[Image, ...] = ()
 
 
 class ToolsComplete(Value, frozen=True):
@@ -87,6 +88,14 @@ class AskUser(Value, frozen=True):
 
     ask_id: str
     questions: tuple[AskQuestion, ...]
+
+
+class Refused(Value, frozen=True):
+    """A call the agent may not make. Its result says so to the agent; this, to those who watch."""
+
+    call_id: str
+    tool: str
+    reason: str
 
 
 class UserSteered(Value, frozen=True):
@@ -129,6 +138,7 @@ Event = (
     | ToolResult
     | ToolsComplete
     | AskUser
+    | Refused
     | UserSteered
     | ContextUsage
     | Compacted

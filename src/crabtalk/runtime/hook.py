@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crabtalk.model.messages import Tool
+from crabtalk.model.messages import Image, Tool
 from crabtalk.storage import Agent, Archive, Pair
 
 from .events import AskUser, Event
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 
 class ToolError(Exception):
     """A tool failed; its text is what the agent reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool found, where that is more than text."""
+
+    text: str
+    images: tuple[Image, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ class Hook:
         """What a person has to answer before these calls of one step can finish."""
         return None
 
-    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         """Carries a call out; None when the tool is not its own. Fails with ToolError."""
         return None
 

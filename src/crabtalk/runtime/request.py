@@ -8,11 +8,14 @@ import html
 import re
 from collections.abc import Sequence
 
-from crabtalk.model.messages import Message
+import msgspec
+
+from crabtalk.model.messages import Message, Request
 
 FROM_TAG = re.compile(r"<(?=/?from\b)", re.IGNORECASE)
 INSTRUCTIONS_TAG = re.compile(r"<(?=/?instructions\b)", re.IGNORECASE)
 
+UNSEEN = "(the image itself is left out: this model does not take it)"
 PRIMARY = (
     "Other agents have joined this conversation as guests. A message inside "
     '<from agent="NAME">…</from> was written by the guest of that name, not by you. '
@@ -49,6 +52,23 @@ def messages(
     before = [tagged(message) for message in history[:at]]
     after = [tagged(message) for message in history[at:]]
     return (*system, *before, *injected, *after)
+
+
+def has_found_images(request: Request) -> bool:
+    return any(message.images for message in request.messages if message.role == "tool")
+
+
+def without_found_images(request: Request) -> Request:
+    """For a model that takes none: tools' images are left out, and their text says so."""
+    return msgspec.structs.replace(
+        request,
+        messages=tuple(
+            msgspec.structs.replace(message, text=f"{message.text}\n{UNSEEN}", images=())
+            if message.role == "tool" and message.images
+            else message
+            for message in request.messages
+        ),
+    )
 
 
 def tagged(message: Message) -> Message:

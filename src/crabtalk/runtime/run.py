@@ -25,6 +25,7 @@ class Parent:
     run_id: str
     call_id: str
     origin: str = ""  # who set all of it off: the sender of the first run of the chain
+    keeper: str = ""  # of an agent made for the task: the agent whose memory it uses
     depth: int = 1  # runs above
     task: int = 0  # which of the call's tasks
 
@@ -36,6 +37,7 @@ class Run:
     __slots__ = (
         "_env",
         "accepts_steers",
+        "chain",
         "cwd",
         "detached",
         "done",
@@ -74,6 +76,7 @@ class Run:
         self.steers: deque[str] = deque()
         self.accepts_steers = True
         self.detached = False
+        self.chain = 0  # events that led to it, one after another
         self.held = 0  # its share of the bytes all runs hold of what was said
         self.stopping = False  # when its turn comes, it keeps what was said and does no more
         self.killed = False
@@ -85,6 +88,11 @@ class Run:
     def origin(self) -> str:
         """In whose name it acts: its sender, or for a delegated run that of its first ancestor."""
         return (self.parent.origin if self.parent is not None else "") or self.pair.sender
+
+    @property
+    def keeper(self) -> str:
+        """Whose memory it uses: its agent's, or for one made for a task that of who made it."""
+        return (self.parent.keeper if self.parent is not None else "") or self.pair.agent
 
     def emit(self, event: Event) -> None:
         self.outlet.push(event)

@@ -6,7 +6,7 @@ Storage, Provider and Env, and all but the first two have defaults.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +28,7 @@ from .errors import (
     RuntimeRefusalError,
     UnknownAgentError,
     UnknownConversationError,
+    UnknownToolError,
 )
 from .events import Compacted, Done, Event, Started, StopReason
 from .hook import Env
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_SENDER = "user"
 TITLE_LENGTH = 200
+# What a turn may say of tools; anything else is the name of one.
+CHOICES = frozenset({"", "auto", "none", "required"})
 T = TypeVar("T")
 
 
@@ -52,6 +55,7 @@ class TurnOptions(TypedDict, total=False):
     parent: Parent | None
     verbatim: bool  # the content is not looked through for commands
     detached: bool  # the run goes on when its listener leaves
+    chain: int  # events that led to it, one after another
 
 
 class Runtime:
@@ -161,9 +165,14 @@ class Runtime:
     def start(self, agent: str, content: str, **options: Unpack[TurnOptions]) -> Run:
         """Begins a turn, at once: turns of a conversation run in the order of these calls.
 
-        Raises UnknownAgentError and BusyError; everything later is in the run's Done.
+        Raises UnknownAgentError, UnknownToolError and BusyError; everything later is in the run's
+        Done.
         """
         primary = self.agent(agent)
+        choice = options.get("tool_choice", "")
+        if choice not in CHOICES and choice not in (names := self._tool_names(primary)):
+            sentence = f"{agent} has no tool called {choice[:80]!r} to choose; it has {names}"
+            raise UnknownToolError(sentence)
         guest = options.get("guest", "")
         run = self._new_run(
             Pair(agent, options.get("sender") or DEFAULT_SENDER),
@@ -172,6 +181,7 @@ class Runtime:
             options.get("parent"),
         )
         run.detached = options.get("detached", False)
+        run.chain = options.get("chain", 0)
         if not options.get("verbatim"):
             content = self.env.hook.preprocess(agent, content) or content
         self.env.hook.on_turn(run, content)
@@ -179,9 +189,11 @@ class Runtime:
         conversation = self.conversations.get(run.pair)
         place = conversation.line.join()
         run.emit(Started(run.speaker, run.id))
-        choice = options.get("tool_choice", "")
         self._own(run, self._turn(run, conversation, place, primary, guest, content, choice))
         return run
+
+    def _tool_names(self, agent: Agent) -> list[str]:
+        return [tool.name for tool in self.env.tools(agent)]
 
     async def stream(
         self, agent: str, content: str, **options: Unpack[TurnOptions]
@@ -430,6 +442,17 @@ class Runtime:
         finally:
             conversation.line.leave()
             self.conversations.trim()
+
+    # ── Approvals ───────────────────────────────────────────────────────────────────────────
+
+    def approved(self, pair: Pair) -> Collection[str]:
+        """Tools a person allowed in a conversation for good. Of one that is in use."""
+        conversation = self.conversations.find(pair)
+        return conversation.meta.approved if conversation is not None else ()
+
+    async def approve(self, pair: Pair, tool: str) -> None:
+        """Remembers one, with the conversation. From within a run of it. Raises StorageError."""
+        await self.conversations.get(pair).approve(tool)
 
     # ── Reading and removing ────────────────────────────────────────────────────────────────
 

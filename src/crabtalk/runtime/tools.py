@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
-from crabtalk.model.messages import Message, ToolCall
+from crabtalk.model.messages import Image, Message, ToolCall
 
 from .clock import Clock
 from .conversation import interrupted
@@ -67,15 +67,22 @@ class Calls:
             interrupted(call)
             if (result := self.results.get(number)) is None
             else Message(
-                "tool", result.output, call_id=call.id, name=call.name, is_error=result.is_error
+                "tool",
+                result.output,
+                result.images,
+                call_id=call.id,
+                name=call.name,
+                is_error=result.is_error,
             )
             for number, call in enumerate(self._calls)
         ]
 
     async def _call(self, call: ToolDispatch, number: int) -> ToolResult:
         started = self._clock.seconds()
+        images: tuple[Image, ...] = ()
         try:
-            output, is_error = await self._dispatch(call, number), False
+            output, images = await self._dispatch(call, number)
+            is_error = False
         except ToolError as error:
             output, is_error = str(error), True
         except asyncio.CancelledError:
@@ -87,9 +94,10 @@ class Calls:
             log.exception("the tool %s failed", call.name)
             output, is_error = f"{call.name} failed: {type(error).__name__}: {error}", True
         took = int((self._clock.seconds() - started) * 1000)
-        return ToolResult(call.call_id, cut(output, self._limits.tool_output), took, is_error)
+        text = cut(output, self._limits.tool_output)
+        return ToolResult(call.call_id, text, took, is_error, images)
 
-    async def _dispatch(self, call: ToolDispatch, number: int) -> str:
+    async def _dispatch(self, call: ToolDispatch, number: int) -> tuple[str, tuple[Image, ...]]:
         if number >= self._limits.tool_calls:
             raise ToolError(
                 f"not carried out: at most {self._limits.tool_calls} calls in one step; "
@@ -98,7 +106,8 @@ class Calls:
         work = self._env.hook.dispatch(call)
         if work is None:
             raise ToolError(f"tool not registered: {call.name}")
-        return await work
+        output = await work
+        return (output, ()) if isinstance(output, str) else (output.text, output.images)
 
     def _dispatch_of(self, call: ToolCall) -> ToolDispatch:
         return ToolDispatch(

@@ -11,7 +11,7 @@ from contextlib import aclosing, closing
 
 import msgspec
 
-from crabtalk.model import ApiError, Assembler
+from crabtalk.model import ApiError, Assembler, ErrorKind
 from crabtalk.model.messages import Message, Request, Response, Tool, Usage
 from crabtalk.storage import Agent, EventRecord, StorageError
 
@@ -33,7 +33,7 @@ from .events import (
 )
 from .hook import Env
 from .limits import Limits
-from .request import framing, messages
+from .request import framing, has_found_images, messages, without_found_images
 from .run import Run
 from .tools import Calls
 
@@ -70,6 +70,7 @@ class Turn:
         self._start = 0  # where in the history this turn begins
         self._steps = 0
         self._text = ""
+        self._heard = False  # anything of the answer that is being given
         self._usage: Usage | None = None
 
     async def carry_out(self, content: str) -> Done:
@@ -178,12 +179,29 @@ class Turn:
             tool_choice=choice,
             thinking=self._agent.thinking,
         )
+        if not has_found_images(request):
+            return await self._stream(request)
+        blind = self._conversation.blind
+        if self._model not in blind:
+            try:
+                return await self._stream(request)
+            except ApiError as error:
+                # No vendor says beforehand which model takes images.
+                if self._heard or error.kind not in (ErrorKind.INVALID, ErrorKind.NOT_FOUND):
+                    raise
+        response = await self._stream(without_found_images(request))
+        blind.add(self._model)
+        return response
+
+    async def _stream(self, request: Request) -> Response:
+        self._heard = False
         assembler = Assembler()
         announced = self._run.is_guest
         outlet = self._run.outlet
         with closing(Segments(self._run)) as segments:
             async with aclosing(self._backend.provider.stream(request)) as chunks:
                 async for chunk in chunks:
+                    self._heard = True
                     assembler.add(chunk)
                     if chunk.reasoning:
                         segments.thinking(chunk.reasoning)

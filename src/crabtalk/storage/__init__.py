@@ -3,6 +3,7 @@
 from .agent import MASK, Agent, AgentError, McpServer, check_name, read_agent, settings_of, unmask
 from .errors import StorageError
 from .files import FileStorage
+from .following import Followed, Place
 from .memory import MemoryStorage
 from .names import log_name
 from .records import (
@@ -26,6 +27,7 @@ __all__ = [
     "Archive",
     "EventRecord",
     "FileStorage",
+    "Followed",
     "MarkerRecord",
     "McpServer",
     "MemoryStorage",
@@ -34,6 +36,7 @@ __all__ = [
     "MetaRecord",
     "Page",
     "Pair",
+    "Place",
     "Record",
     "Storage",
     "StorageError",

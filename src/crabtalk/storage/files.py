@@ -1,20 +1,35 @@
 """FileStorage: a home directory as Storage. One log a conversation, one file an agent."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from . import log as logs
+from . import trail
 from .agent import Agent
 from .agent_files import AgentFiles
 from .catalogue import Catalogue
 from .errors import StorageError
+from .following import Followed, Place
 from .names import is_handle, log_name
-from .records import Archive, Meta, Page, Pair, Record, Stored, archives, encode, replay
+from .records import (
+    Archive,
+    MessageRecord,
+    Meta,
+    Page,
+    Pair,
+    Record,
+    Stored,
+    archives,
+    encode,
+    replay,
+)
 from .scribe import Scribe, flush_directory
 
 log = logging.getLogger(__name__)
@@ -156,6 +171,40 @@ class FileStorage:
         else:
             self._moved.pop(pair, None)
         return found
+
+    # ── Following the logs ──────────────────────────────────────────────────────────────────
+
+    async def ends(self) -> dict[str, int]:
+        return await in_thread(self._ends)
+
+    def _ends(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        try:
+            with os.scandir(self._sessions) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".jsonl"):
+                        with contextlib.suppress(FileNotFoundError):  # deleted a moment ago
+                            found[entry.name[:-6]] = entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:
+            pass  # nothing was said yet
+        return found
+
+    async def follow(self, handle: str, position: int, limit: int) -> Followed | None:
+        if not is_handle(handle):
+            return None
+        return await if_there(trail.follow, self._path(handle), position, limit)
+
+    async def windows(self, places: Sequence[Place]) -> list[tuple[MessageRecord, ...]]:
+        return await in_thread(lambda: [self._window(place) for place in places])
+
+    def _window(self, place: Place) -> tuple[MessageRecord, ...]:
+        try:
+            return trail.read_window(self._path(place.handle), place)
+        except FileNotFoundError:
+            return ()
+
+    def _path(self, handle: str) -> Path:
+        return self._sessions / f"{handle}.jsonl"
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 

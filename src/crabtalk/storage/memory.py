@@ -6,9 +6,11 @@ from typing import Any
 
 from .agent import Agent, AgentError
 from .errors import StorageError
+from .following import Followed, Place
 from .names import log_name
 from .records import (
     Archive,
+    EventRecord,
     MarkerRecord,
     MessageRecord,
     Meta,
@@ -19,6 +21,9 @@ from .records import (
     archives,
     replay,
 )
+
+# What a record is taken to weigh where bytes are asked for: nothing here has any.
+RECORD = 1024
 
 
 class MemoryStorage:
@@ -77,6 +82,37 @@ class MemoryStorage:
 
     async def delete(self, pair: Pair) -> bool:
         return self._logs.pop(pair, None) is not None
+
+    async def ends(self) -> dict[str, int]:
+        return {log_name(pair): len(records) for pair, records in self._logs.items()}
+
+    async def follow(self, handle: str, position: int, limit: int) -> Followed | None:
+        pair = await self.resolve(handle)
+        if pair is None:
+            return None
+        records = self._logs[pair]
+        start = position if position <= len(records) else 0
+        end = min(len(records), start + 1 + limit // RECORD)
+        placed = [
+            (at, records[at])
+            for at in range(start, end)
+            if not isinstance(records[at], EventRecord)
+        ]
+        origin = replay(records[:1], Meta(*pair)).meta.created_at
+        return Followed(pair, origin, start, tuple(placed), end, end < len(records))
+
+    async def windows(self, places: Sequence[Place]) -> list[tuple[MessageRecord, ...]]:
+        return [await self._window(place) for place in places]
+
+    async def _window(self, place: Place) -> tuple[MessageRecord, ...]:
+        pair = await self.resolve(place.handle)
+        first, last = place.id - place.before, place.id + place.after
+        found = tuple(
+            record
+            for record in (self._logs[pair] if pair is not None else ())
+            if isinstance(record, MessageRecord) and first <= record.id <= last
+        )
+        return found if any(record.id == place.id for record in found) else ()
 
     async def agents(self) -> tuple[list[Agent], dict[str, str]]:
         return sorted(self._agents.values(), key=lambda agent: agent.name), {}

@@ -61,6 +61,7 @@ class MetaRecord(Value, frozen=True, tag_field="kind", tag="meta"):
     updated_at: str | None = None
     message_count: int | None = None
     summary: str | None = None
+    approved: tuple[str, ...] | None = None
 
 
 Record = MessageRecord | EventRecord | MarkerRecord | MetaRecord
@@ -76,6 +77,7 @@ class Meta(Value, frozen=True):
     updated_at: str = ""
     message_count: int = 0
     summary: str = ""
+    approved: tuple[str, ...] = ()  # tools a person has allowed here once and for all
 
     @property
     def pair(self) -> Pair:
@@ -97,6 +99,7 @@ class Meta(Value, frozen=True):
                     given(record.updated_at, self.updated_at),
                     given(record.message_count, self.message_count),
                     given(record.summary, self.summary),
+                    given(record.approved, self.approved),
                 )
         return self
 
@@ -109,6 +112,7 @@ class Meta(Value, frozen=True):
             title=self.title,
             updated_at=self.updated_at,
             message_count=self.message_count,
+            approved=self.approved or None,
         )
 
 

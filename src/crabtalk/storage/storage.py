@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .agent import Agent
-from .records import Archive, Meta, Page, Pair, Record, Stored
+from .following import Followed, Place
+from .records import Archive, MessageRecord, Meta, Page, Pair, Record, Stored
 
 
 class Storage(Protocol):
@@ -56,6 +57,31 @@ class Storage(Protocol):
 
     async def delete(self, pair: Pair) -> bool:
         """Removes all of it; False when there was none."""
+        ...
+
+    # ── Following the logs ──────────────────────────────────────────────────────────────────
+
+    async def ends(self) -> dict[str, int]:
+        """By handle, how far the log of every conversation reaches, as a position.
+
+        Positions are numbers that mean something to `follow` and `windows` only. They grow with
+        the log, and 0 is where each begins.
+        """
+        ...
+
+    async def follow(self, handle: str, position: int, limit: int) -> Followed | None:
+        """What was appended after `position`, traces left out, in about `limit` bytes.
+
+        None when there is no such conversation, or nobody knows whose it is. Where `position` is
+        none of this log, because it was changed from outside, it is read from the beginning.
+        """
+        ...
+
+    async def windows(self, places: Sequence[Place]) -> list[tuple[MessageRecord, ...]]:
+        """Of each place its message and those around it, as far as they are not too large.
+
+        Without the message itself, if it is not there any more, there is nothing around it.
+        """
         ...
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,249 @@
+"""Bus: an agent runs when something is published that it, or somebody for it, subscribed to.
+
+A table, matched by exact source, and nothing that routes (RFC 0121). Runs that end publish
+`agent:<name>:done` or `agent:<name>:failed`; anything else comes from outside. What it sets off is
+begun elsewhere, later: publishing takes no longer for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from crabtalk.runtime import BusyError, Done, Run, Runtime, StopReason
+from crabtalk.storage import StorageError
+
+from .firings import EventLimits, Firings, Published
+from .subscriptions import Subscription, SubscriptionFile
+
+log = logging.getLogger(__name__)
+
+# Problems of a kind that are told; the log has all of them.
+SHOWN = 10
+# What agents made for one task are called.
+WORKER = "worker"
+T = TypeVar("T")
+
+
+class Bus:
+    """`once` is at most once: such a subscription is struck off, on disk, before it is fired.
+
+    A crash in between loses that firing. The other way round it would be repeated, and an agent
+    that does twice what it was to do once can do harm that nobody asked for.
+    """
+
+    def __init__(
+        self,
+        file: SubscriptionFile,
+        runtime: Callable[[], Runtime],
+        limits: EventLimits | None = None,
+    ) -> None:
+        self._file = file
+        self._runtime = runtime
+        self._limits = limits or EventLimits()
+        self.firings = Firings(runtime, self._limits)
+        self._table: dict[int, Subscription] = {}
+        self._sources: dict[str, list[Subscription]] = {}
+        self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._trouble = ""  # with the file
+        self._circles: dict[str, str] = {}  # by source
+        self._closed = False
+
+    # ── Subscriptions ───────────────────────────────────────────────────────────────────────
+
+    async def load(self) -> None:
+        """Reads them anew. Those in force stay when that fails, which is a problem to be shown."""
+        async with self._changing:
+            try:
+                found = await self._file.load()
+            except StorageError as error:
+                self._trouble = str(error)
+                log.error("%s", error)  # noqa: TRY400 - a sentence for a person
+                return
+            self._trouble = ""
+            self._circles.clear()
+            self._put(found)
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        return sorted(self._table.values(), key=lambda one: one.id)
+
+    async def subscribe(self, source: str, target_agent: str, *, once: bool) -> Subscription:
+        """On disk when it returns. Raises BusyError and StorageError. Cancelled, it goes on."""
+        return await asyncio.shield(self._own(self._subscribe(source, target_agent, once)))
+
+    async def _subscribe(self, source: str, target_agent: str, once: bool) -> Subscription:
+        async with self._changing:
+            if len(self._table) >= self._limits.subscriptions:
+                raise BusyError(
+                    f"there are {len(self._table)} subscriptions already; unsubscribe one, or "
+                    "raise subscriptions in [limits] of config.toml"
+                )
+            await self._recover()
+            new = await self._file.add(source, target_agent, once=once)
+            self._put([*self._table.values(), new])
+            return new
+
+    async def unsubscribe(self, number: int) -> bool:
+        """False when there is none. Raises StorageError. Cancelled, it goes on."""
+        return await asyncio.shield(self._own(self._unsubscribe(number)))
+
+    async def _unsubscribe(self, number: int) -> bool:
+        async with self._changing:
+            await self._recover()
+            removed = await self._file.remove([number])
+            is_known = number in self._table
+            self._drop([number])
+            self._circles.clear()  # it may have been what closed one
+            return bool(removed) or is_known
+
+    async def _recover(self) -> None:
+        """After trouble with the file, what it says now comes first. Raises StorageError."""
+        if self._trouble:
+            self._put(await self._file.load())
+            self._trouble = ""
+
+    def _put(self, subscriptions: Iterable[Subscription]) -> None:
+        self._table = {one.id: one for one in subscriptions}
+        self._sources = {}
+        for one in self._table.values():
+            self._sources.setdefault(one.source, []).append(one)
+
+    def _drop(self, ids: Iterable[int]) -> None:
+        gone = set(ids)
+        self._put(one for one in self._table.values() if one.id not in gone)
+
+    # ── Events ──────────────────────────────────────────────────────────────────────────────
+
+    async def publish(self, source: str, payload: str) -> None:
+        """From outside. Returns when all it sets off is scheduled, which may be nothing.
+
+        Raises BusyError, when nothing was; and StorageError, when a `once` could not be struck off
+        and was not fired for that. Cancelled, it goes on.
+        """
+        striking = self._spread(Published(source, payload))
+        if striking is not None:
+            await asyncio.shield(striking)
+
+    def heard(self, run: Run, done: Done) -> None:
+        """A run is over. Nothing of what it sets off comes back to it."""
+        if run.is_guest:
+            return
+        # One made for a task has a name that nobody can know.
+        is_made = run.parent is not None and run.pair.agent not in self._runtime().agents
+        name = WORKER if is_made else run.pair.agent
+        kind, payload = outcome(done)
+        try:
+            self._spread(Published(f"agent:{name}:{kind}", payload, run.chain + 1))
+        except BusyError as error:
+            log.error("the event agent:%s:%s is lost: %s", name, kind, error)  # noqa: TRY400
+
+    def _spread(self, event: Published) -> asyncio.Task[None] | None:
+        """To all who match, at once; for those who want it once, what is still to be done."""
+        matching = self._sources.get(event.source)
+        if not matching or self._closed:
+            return None
+        if event.depth > self._limits.event_depth:
+            self._cut(event, matching)
+            return None
+        self.firings.require_room(event, len(matching))
+        once = [one for one in matching if one.once]
+        self.firings.add(event, [one.target_agent for one in matching if not one.once])
+        if not once:
+            return None
+        # At once, for the next event: else each of many would have to look into the file.
+        self._drop(one.id for one in once)
+        return self._own(self._strike(event, once))
+
+    async def _strike(self, event: Published, once: list[Subscription]) -> None:
+        async with self._changing:
+            if self._closed:
+                return  # the file still has them, for the next daemon
+            try:
+                await self._recover()
+                removed = await self._file.remove([one.id for one in once])
+            except StorageError as error:
+                self._put([*self._table.values(), *once])
+                self._trouble = str(error)
+                log.error("%.80r was not fired: %s", event.source, error)  # noqa: TRY400
+                raise
+            self._drop(one.id for one in once)  # a reload may have read them again
+        if not self._closed:
+            # One that was not there any more is somebody else's, who took it out of the file.
+            self.firings.add(event, [one.target_agent for one in once if one.id in removed])
+
+    def _cut(self, event: Published, matching: list[Subscription]) -> None:
+        names = ", ".join(sorted({one.target_agent for one in matching})[:SHOWN])
+        sentence = (
+            f"events seem to go in circles: after {self._limits.event_depth} in a row, "
+            f"{event.source} was not passed on to {names}; unsubscribe what closes the circle, or "
+            "raise event_depth in [limits] of config.toml"
+        )
+        log.warning("%s", sentence)
+        self._circles[event.source] = sentence
+        while len(self._circles) > SHOWN:
+            del self._circles[next(iter(self._circles))]
+
+    # ── The rest ────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with subscriptions, a sentence each."""
+        agents = self._runtime().agents
+        nobody: dict[str, Subscription] = {}
+        for one in self._table.values():
+            if one.target_agent not in agents:
+                nobody.setdefault(one.target_agent, one)
+        return [
+            *([self._trouble] if self._trouble else []),
+            *self._circles.values(),
+            *(
+                f"subscription {one.id} to {one.source[:80]!r} is for {name[:80]!r}, but no agent "
+                "is called that; unsubscribe it, or give an agent that name"
+                for name, one in list(nobody.items())[:SHOWN]
+            ),
+        ]
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "subscriptions": len(self._table),
+            "changing": len(self._tasks),
+            "waiting": self.firings.waiting,
+            "running": self.firings.running,
+        }
+
+    def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A change is made to its end, whoever asked for it."""
+        task = asyncio.ensure_future(work)
+
+        def over(task: asyncio.Task[T]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                task.exception()  # whoever waits has it; the log has what nobody waits for
+
+        self._tasks.add(task)
+        task.add_done_callback(over)
+        return task
+
+    async def close(self) -> None:
+        """Fires nothing more; changes in hand are made."""
+        self._closed = True
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        await self.firings.close()
+
+
+def outcome(done: Done) -> tuple[str, str]:
+    """How a run ended, as an event says it: a result, or a sentence on why there is none."""
+    match done.reason:
+        case StopReason.COMPLETED | StopReason.NO_ACTION if done.text:
+            return "done", done.text
+        case StopReason.CANCELLED:
+            return "failed", f"{done.agent} was stopped before it was done"
+        case StopReason.MAX_ITERATIONS:
+            return "failed", f"{done.agent} took all the steps it may take, and was not done"
+        case StopReason.ERROR:
+            return "failed", done.error or f"{done.agent} failed"
+        case _:
+            return "failed", f"{done.agent} said nothing"

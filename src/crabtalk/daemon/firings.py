@@ -1,0 +1,185 @@
+"""Firings: the runs that published events set off, and those that wait to begin.
+
+A target's conversation with a source runs its firings one at a time, in the order of the events,
+and takes no more than one of the places there are: one that is slow holds up itself. Nothing here
+is kept: what waits when the process ends is lost (RFC 0121: no durability, best effort).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from crabtalk.runtime import (
+    BusyError,
+    Run,
+    Runtime,
+    UnknownAgentError,
+    require_whole,
+)
+from crabtalk.storage import Pair
+
+log = logging.getLogger(__name__)
+
+# Runs begun in one go, before others have their turn.
+BATCH = 16
+# Seconds until an engine that was too busy is asked again, and after which it no longer is.
+RETRY = 0.25
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class EventLimits:
+    # Standing subscriptions; the next one is refused.
+    subscriptions: int = 1024
+    # Events in a row, each set off by the run before it.
+    event_depth: int = 8
+    # Runs set off by events at once; the others wait.
+    event_runs: int = 64
+    # Runs that may wait, and bytes of the payloads they wait with.
+    events_waiting: int = 16384
+    event_bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        require_whole(self)
+
+
+@dataclass(slots=True)
+class Published:
+    """An event. `depth` counts the events that led to it, and itself."""
+
+    source: str
+    payload: str
+    depth: int = 1
+    waiting: int = 0  # firings of it that have not begun
+
+    @property
+    def content(self) -> str:
+        """What its targets are told. Models refuse to be told nothing."""
+        return self.payload if self.payload.strip() else self.source
+
+
+class Firings:
+    def __init__(self, runtime: Callable[[], Runtime], limits: EventLimits) -> None:
+        self._runtime = runtime
+        self._limits = limits
+        self._lines: dict[Pair, deque[Published]] = {}  # of each that waits or runs
+        self._ready: deque[Pair] = deque()  # those of them that could begin
+        self._running: dict[Pair, asyncio.Task[object]] = {}
+        self._held = 0
+        self._next: asyncio.Handle | None = None
+        self._busy_since: float | None = None
+        self.waiting = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def require_room(self, event: Published, count: int) -> None:
+        """Raises BusyError when so many firings of an event are too many."""
+        if (
+            self.waiting + count > self._limits.events_waiting
+            or self._held + len(event.payload) > self._limits.event_bytes
+        ):
+            raise BusyError(
+                f"{self.waiting} runs that events set off are waiting already; publish it later"
+            )
+
+    def add(self, event: Published, targets: Iterable[str]) -> None:
+        """Begins them soon, never at once: whoever publishes does not wait, and hears no error."""
+        for target in targets:
+            pair = Pair(target, f"event:{event.source}")
+            if pair not in self._lines:
+                self._lines[pair] = deque()
+                self._ready.append(pair)
+            self._lines[pair].append(event)
+            self._held += 0 if event.waiting else len(event.payload)
+            event.waiting += 1
+            self.waiting += 1
+        self._go_on()
+
+    def _go_on(self, delay: float = 0) -> None:
+        if self._next is None and self._ready:
+            self._next = asyncio.get_running_loop().call_later(delay, self._begin_some)
+
+    def _begin_some(self) -> None:
+        self._next = None
+        for _ in range(BATCH):
+            if not self._ready or self.running >= self._limits.event_runs:
+                return  # the end of a run goes on from here
+            pair = self._ready.popleft()
+            if not self._begin(pair, self._lines[pair][0]):
+                self._ready.appendleft(pair)
+                self._go_on(RETRY)
+                return
+        self._go_on()
+
+    def _begin(self, pair: Pair, event: Published) -> bool:
+        """False when the engine is too busy."""
+        run: Run | None = None
+        try:
+            run = self._runtime().start(
+                pair.agent,
+                event.content,
+                sender=pair.sender,
+                verbatim=True,  # what another agent said is nobody's command
+                detached=True,
+                chain=event.depth,
+            )
+        except BusyError as error:
+            if self._may_wait(error):
+                return False
+            log.error("%.80r lost the event %.80r: %s", pair.agent, event.source, error)  # noqa: TRY400
+        except UnknownAgentError as error:
+            log.warning("the event %.80r finds nobody: %s", event.source, error)
+        except Exception:
+            log.exception("the event %.80r could not be told to %.80r", event.source, pair.agent)
+        self._busy_since = None
+        self._take(pair)
+        if run is None:
+            self._over(pair)
+        else:
+            task: asyncio.Task[object] = asyncio.ensure_future(run.wait())
+            self._running[pair] = task
+            task.add_done_callback(lambda _: self._over(pair))
+        return True
+
+    def _may_wait(self, error: BusyError) -> bool:
+        now = asyncio.get_running_loop().time()
+        if self._busy_since is None:
+            self._busy_since = now
+            log.warning("runs that events set off have to wait: %s", error)
+        return now - self._busy_since < PATIENCE
+
+    def _take(self, pair: Pair) -> None:
+        event = self._lines[pair].popleft()
+        event.waiting -= 1
+        self.waiting -= 1
+        self._held -= 0 if event.waiting else len(event.payload)
+
+    def _over(self, pair: Pair) -> None:
+        """Its next one has a turn after those of all others."""
+        self._running.pop(pair, None)
+        line = self._lines.get(pair)
+        if line:
+            self._ready.append(pair)
+        elif line is not None:
+            del self._lines[pair]
+        self._go_on()
+
+    async def close(self) -> None:
+        """Begins no more. What runs is the engine's."""
+        if self.waiting:
+            log.warning("%d runs that events set off did not begin, and will not", self.waiting)
+        self._lines.clear()
+        self._ready.clear()
+        self.waiting = self._held = 0
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

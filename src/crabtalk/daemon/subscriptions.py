@@ -1,0 +1,197 @@
+"""Subscriptions: who runs when what is published, kept in `events/subscriptions.toml`.
+
+The file is a person's as much as ours: a change touches the table it is about and no other,
+comments included, and a file that cannot be read is left as it is. It knows nothing of agents and
+runs.
+"""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from crabtalk.storage import StorageError
+from crabtalk.transport import remove_leftovers, replace_file
+
+TABLE = "subscription"
+KINDS: dict[str, type] = {"id": int, "source": str, "target_agent": str, "once": bool}
+LINE = re.compile(r"[^\n]*\n|[^\n]+")  # TOML's lines, which are fewer than Python's
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """`target_agent` runs whenever `source` is published, or only the first time."""
+
+    id: int
+    source: str
+    target_agent: str
+    once: bool = False
+
+
+class SubscriptionFile:
+    """Three calls without a path in them, so that a storage many daemons share can take its place.
+
+    Callers take care that no two calls overlap. Each raises StorageError, and has changed nothing
+    then. Cancelled, a call goes on.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last = 0  # the highest number given out: one that was removed is not given out again
+
+    async def load(self) -> list[Subscription]:
+        """All there are; none without a file."""
+        return await self._in_thread(self._load)
+
+    async def add(self, source: str, target_agent: str, *, once: bool) -> Subscription:
+        return await self._in_thread(lambda: self._add(source, target_agent, once))
+
+    async def remove(self, ids: Collection[int]) -> set[int]:
+        """Those that were there. Whoever removed one has it to themselves."""
+        return await self._in_thread(lambda: self._remove(ids))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        def told() -> T:
+            try:
+                return work()
+            except OSError as error:
+                raise StorageError(
+                    f"cannot use {self._path}: {error.strerror}; check the disk and its rights"
+                ) from None
+
+        return await asyncio.to_thread(told)
+
+    def _load(self) -> list[Subscription]:
+        remove_leftovers(self._path.parent)
+        found = self._read()[2]
+        self._last = max([self._last, *(one.id for one in found)])
+        return found
+
+    def _add(self, source: str, target_agent: str, once: bool) -> Subscription:
+        text, document, found = self._read()
+        number = max([self._last, *(one.id for one in found)]) + 1
+        new = Subscription(number, source, target_agent, once)
+        table = {key: getattr(new, key) for key in KINDS}
+        gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+        lines = "".join(f"{key} = {written(value)}\n" for key, value in table.items())
+        self._write(
+            f"{text}{gap}[[{TABLE}]]\n{lines}",
+            {**document, TABLE: [*document.get(TABLE, []), table]},
+        )
+        self._last = number
+        return new
+
+    def _remove(self, ids: Collection[int]) -> set[int]:
+        text, document, found = self._read()
+        gone = {number for number, one in enumerate(found) if one.id in ids}
+        if gone:
+            left = [t for number, t in enumerate(document[TABLE]) if number not in gone]
+            self._write(without(text, gone), {**document, TABLE: left})
+        return {found[number].id for number in gone}
+
+    def _read(self) -> tuple[str, dict[str, Any], list[Subscription]]:
+        """The text, what it says, and what that means."""
+        import tomllib  # late: most homes have no such file
+
+        if self._path.exists() and not self._path.is_file():  # reading a pipe would never end
+            raise StorageError(f"{self._path} is not a file; move it away")
+        try:
+            text = self._path.read_bytes().decode()
+            document = tomllib.loads(text)
+            return text, document, read_tables(document)
+        except FileNotFoundError:
+            return "", {}, []
+        except (ValueError, RecursionError) as error:
+            raise StorageError(
+                f"{self._path} cannot be used: {error}; mend it and reload, or move it away"
+            ) from None
+
+    def _write(self, text: str, wanted: dict[str, Any]) -> None:
+        """Once it is sure that the text says so: tables can be written in more ways than ours."""
+        import tomllib
+
+        try:
+            is_right = {TABLE: [], **tomllib.loads(text)} == wanted
+        except tomllib.TOMLDecodeError:
+            is_right = False
+        if not is_right:
+            raise StorageError(
+                f"{self._path} cannot be changed safely; "
+                f"write each subscription as a [[{TABLE}]] table of its own, and reload"
+            )
+        if not self._path.parent.exists():
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync(self._path.parent.parent)
+        replace_file(self._path, text.encode())
+
+
+def read_tables(document: dict[str, Any]) -> list[Subscription]:
+    """Raises ValueError, saying which is wrong and how."""
+    tables = document.get(TABLE, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ValueError(f"write subscriptions as [[{TABLE}]]")
+    found: dict[int, Subscription] = {}
+    for place, table in enumerate(tables, 1):
+        given = {"once": False, **{key: table[key] for key in KINDS if key in table}}
+        for key, kind in KINDS.items():
+            if type(given.get(key)) is not kind or given[key] == "":
+                raise ValueError(f"{key} of its subscription {place} is missing or not right")
+        one = Subscription(**given)
+        if one.id < 0:
+            raise ValueError(f"the id of its subscription {place} is below zero")
+        if one.id in found:
+            raise ValueError(f"two of its subscriptions have the id {one.id}")
+        found[one.id] = one
+    return list(found.values())
+
+
+def without(text: str, gone: Collection[int]) -> str:
+    """The text but for some of its tables, counted from 0, and the comments right above them.
+
+    Comments that stand apart stay.
+    """
+    lines = LINE.findall(text)
+    headers = [n for n, line in enumerate(lines) if line.lstrip().startswith("[")]
+    bounds = [*(above(lines, header) for header in headers), len(lines)]
+    kept = lines[: bounds[0]]
+    number = -1
+    for header, (start, end) in zip(headers, pairwise(bounds), strict=True):
+        name = "".join(lines[header].split())
+        number += name.startswith(f"[[{TABLE}]]")
+        # A table within it goes with it.
+        is_gone = number in gone and name.lstrip("[").startswith(TABLE)
+        kept += rest(lines[start:end]) if is_gone else lines[start:end]
+    return "".join(kept)
+
+
+def above(lines: list[str], start: int) -> int:
+    """Where the comments right above a header begin."""
+    while start and lines[start - 1].lstrip().startswith("#"):
+        start -= 1
+    return start
+
+
+def rest(table: list[str]) -> list[str]:
+    """What stands after the last line of a table that says something, if that is a comment."""
+    said = [n for n, line in enumerate(table) if line.strip() and line.lstrip()[0] != "#"]
+    after = table[said[-1] + 1 :]
+    return after if any(line.strip() for line in after) else []
+
+
+def written(value: str | int | bool) -> str:
+    """JSON's scalars are TOML's, but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

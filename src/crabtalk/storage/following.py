@@ -1,0 +1,29 @@
+"""Following: what somebody sees who reads along with the logs, and how they find back to a message.
+
+Positions are opaque numbers: how far into a log. Only the storage that gave one out can say more.
+"""
+
+from crabtalk.model.messages import Value
+
+from .records import Pair, Record
+
+
+class Followed(Value, frozen=True):
+    """Records in a row, each with its position."""
+
+    pair: Pair
+    origin: str  # when the conversation began: another under the same handle has another
+    start: int  # where these begin; not where was asked for, if the log is not what it was
+    records: tuple[tuple[int, Record], ...]
+    position: int  # where to go on
+    more: bool  # whether there is more already
+
+
+class Place(Value, frozen=True):
+    """A message, and how many around it are wanted. The position is a hint."""
+
+    handle: str
+    id: int
+    position: int
+    before: int
+    after: int
