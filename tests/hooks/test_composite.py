@@ -62,7 +62,8 @@ async def test_a_prompt_says_where_the_agent_is_and_who_else_there_is(tmp_path: 
     async with served(tmp_path, agents=agents, hooks=hooks()) as daemon, daemon.client() as client:
         await client.send("crab", "hi")
         prompt = daemon.model.requests[-1]["messages"][0]["content"]
-        assert prompt.startswith("You are crab.\n\n<environment>\nos: ")
+        assert prompt.startswith("You are crab.\n\nRecall before ")
+        assert "\n\n<environment>\nos: " in prompt
         assert "<agents>\n- tide: Knows &lt;tides&gt;\n</agents>" in prompt
         assert "shy" not in prompt
         await client.create_agent("late", "p", {"description": "Came later"})
@@ -72,7 +73,9 @@ async def test_a_prompt_says_where_the_agent_is_and_who_else_there_is(tmp_path: 
 
 @pytest.mark.req("hooks.prompt.small")
 async def test_saying_hi_costs_less_than_three_kilobytes(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    """To the agent that is there from the start, with everything it can do."""
+    agents: dict[str, str] = {}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "hi")
         sent = json.dumps(daemon.model.requests[-1], separators=(",", ":"))
         assert len(sent) <= 3072

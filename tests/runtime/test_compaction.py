@@ -449,8 +449,8 @@ async def test_the_model_is_shown_who_the_agent_is_and_all_that_was_said(world: 
             "The agent's own instructions, so that you know who it is:\n\nYou are crab."
             "\n\n---\n\nThe conversation to compact:"
             "\n\nuser: Look!"
-            '\n\nassistant: I look.\n[calls look with {"at": "sea"}]'
-            "\n\n[result of look]\nwävesw... [truncated]"
+            '\n\nassistant: I look.\n  [calls look with {"at": "sea"}]'
+            "\n\n[result of look]\n  wävesw... [truncated]"
             "\n\nassistant: Waves."
             "\n\n---\n\nWrite the summary now."
         ),
@@ -463,10 +463,10 @@ def shown(*history: Message) -> str:
 
 
 def test_images_and_tools_without_a_name_are_named_as_such() -> None:
-    assert "user: See:\n[an image]\n[an image]" in shown(
+    assert "user: See:\n  [an image]\n  [an image]" in shown(
         Message("user", "See:", images=(Image(data=b"1"), Image(data=b"2")))
     )
-    assert "[result of a tool]\nwaves" in shown(Message("tool", "waves"))
+    assert "[result of a tool]\n  waves" in shown(Message("tool", "waves"))
 
 
 def test_messages_that_say_nothing_are_left_out() -> None:

@@ -348,7 +348,7 @@ async def test_who_said_what_survives_compaction(storage: Storage, world: World)
     await ended(runtime.start("crab", "Owl?", guest="owl"))
     async with asyncio.timeout(PATIENCE):
         await runtime.compact("crab")
-    assert 'assistant: <from agent="owl">\nHoo.\n</from>' in model.seen[0].text
+    assert 'assistant: <from agent="owl">\n  Hoo.\n  </from>' in model.seen[0].text
     page = await storage.page(PAIR, 0, 100)
     assert page is not None
     archived = [(record.message.text, record.message.agent) for record in page.messages]

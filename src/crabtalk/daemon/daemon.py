@@ -16,11 +16,14 @@ from crabtalk.hooks import (
     DelegateHook,
     DelegateLimits,
     FilesHook,
+    Memories,
+    MemoryHook,
+    SessionsHook,
     SkillHook,
     TitleHook,
 )
 from crabtalk.model import Registry, SettingsError, open_registry, read_settings
-from crabtalk.runtime import Clock, Hook, Limits, Runtime
+from crabtalk.runtime import Clock, Hook, Limits, Runtime, SessionIndex
 from crabtalk.storage import Agent, Storage, StorageError
 
 from .bus import Bus
@@ -39,9 +42,8 @@ CRAB = Agent(
     name="crab",
     description="General helper",
     prompt=(
-        "You are crab, a helper who lives in a daemon and is talked to from terminals, chats and "
-        "programs. Be brief and exact. Say so when you do not know, and ask when a question would "
-        "save work."
+        "You are crab, a helper. Be brief and exact; say so when you do not know, and ask when "
+        "that saves work."
     ),
 )
 
@@ -76,6 +78,14 @@ class Daemon:
         self.asks = Asks()
         self._delegate_limits = delegate_limits
         self.skills = SkillHook(skill_roots(home, document))
+        self._memories = Memories(home / "memory", flush=is_flushed(document))
+        self.memory = MemoryHook(self._memories, self.clock)
+        self.index = SessionIndex(
+            storage,
+            home / "index" / "sessions",
+            index_tool_results=lambda agent: self._sessions.indexes_tool_results(agent),
+        )
+        self._sessions = SessionsHook(self.index)
         self._composite = self._built_in(hooks or {}) if hook is None else None
         self._plugin_problems: list[str] = []
         env = DaemonEnv(
@@ -83,9 +93,12 @@ class Daemon:
             self.feed,
             self.bus,
             Instructions(home),
+            self.memory,
             Path.cwd(),
         )
-        self.runtime = Runtime(storage, self.models, env, limits=limits, clock=self.clock)
+        self.runtime = Runtime(
+            storage, self.models, env, limits=limits, clock=self.clock, index=self.index
+        )
 
     def _built_in(self, others: Mapping[str, Hook]) -> Composite:
         """What every agent can do, as far as its file lets it. `others` come on top."""
@@ -98,6 +111,8 @@ class Daemon:
             "bash": BashHook(hidden=[self.home / "run"]),
             "delegate": DelegateHook(lambda: self.runtime, self._delegate_limits),
             "files": FilesHook(),
+            "memory": self.memory,
+            "sessions": self._sessions,
             "skill": self.skills,
             "title": TitleHook(set_title),
             **others,
@@ -208,6 +223,8 @@ class Daemon:
         """Stops what runs, and keeps all of it."""
         await self.bus.close()
         await self.runtime.close()
+        await self.index.close()
+        await self._memories.close()
         await self.storage.close()
 
 
@@ -218,6 +235,12 @@ def default_model(document: Mapping[str, Any]) -> str:
         if isinstance(table, Mapping) and isinstance(model := table.get("model"), str) and model:
             return model
     return ""
+
+
+def is_flushed(document: Mapping[str, Any]) -> bool:
+    """Whether what is kept survives a power cut."""
+    table = document.get("storage")
+    return not isinstance(table, Mapping) or table.get("durability", "fsync") == "fsync"
 
 
 def skill_roots(home: Path, document: Mapping[str, Any]) -> list[tuple[str, Path]]:

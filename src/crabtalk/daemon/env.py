@@ -5,7 +5,9 @@
 
 from pathlib import Path
 
+from crabtalk.hooks import MemoryHook
 from crabtalk.runtime import Done, Env, Event, Hook, Run
+from crabtalk.storage import Archive, Pair
 
 from .bus import Bus
 from .feed import Feed
@@ -14,11 +16,18 @@ from .instructions import Instructions
 
 class DaemonEnv(Env):
     def __init__(
-        self, hook: Hook, feed: Feed, bus: Bus, instructions: Instructions, cwd: Path
+        self,
+        hook: Hook,
+        feed: Feed,
+        bus: Bus,
+        instructions: Instructions,
+        memory: MemoryHook,
+        cwd: Path,
     ) -> None:
         super().__init__(hook, cwd)
         self._feed = feed
         self._bus = bus
+        self._memory = memory
         self._instructions = instructions
 
     def on_event(self, run: Run, event: Event) -> None:
@@ -29,3 +38,6 @@ class DaemonEnv(Env):
 
     async def instructions(self, cwd: Path) -> str:
         return await self._instructions.find(cwd)
+
+    async def archive(self, pair: Pair, archive: Archive) -> None:
+        await self._memory.archive(pair, archive)

@@ -5,6 +5,9 @@ from .bash import BashHook
 from .composite import Composite
 from .delegate import DelegateHook, DelegateLimits
 from .files import FilesHook
+from .memories import Memories
+from .memory import MemoryHook
+from .sessions import SessionsHook
 from .skill import SkillHook
 from .title import TitleHook
 from .tool import Tool, ToolHook
@@ -16,6 +19,9 @@ __all__ = [
     "DelegateHook",
     "DelegateLimits",
     "FilesHook",
+    "Memories",
+    "MemoryHook",
+    "SessionsHook",
     "SkillHook",
     "TitleHook",
     "Tool",

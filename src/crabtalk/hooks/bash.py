@@ -64,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Bash(Tool):
-    """Run a bash command. Nothing it starts outlives it."""
+    """Run a bash command; it leaves nothing in the background."""
 
     name: ClassVar[str] = "bash"
 

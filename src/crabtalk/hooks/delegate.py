@@ -55,7 +55,7 @@ class Task(msgspec.Struct):
 
 
 class Delegate(Tool):
-    """Have agents, or workers, do tasks in parallel."""
+    """Have agents do tasks in parallel."""
 
     name: ClassVar[str] = "delegate"
     tasks: Annotated[list[Task], Meta(min_length=1)]

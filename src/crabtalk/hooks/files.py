@@ -41,7 +41,7 @@ SIMILAR = 0.5  # of 1.0
 FirstLine = Annotated[int | None, Meta(description="first line", extra_json_schema={"minimum": 1})]
 LineCount = Annotated[
     int | None,
-    Meta(description="lines", extra_json_schema={"minimum": 1}),
+    Meta(extra_json_schema={"minimum": 1}),
 ]
 
 

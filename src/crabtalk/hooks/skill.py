@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import html
 import logging
+import os
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
@@ -148,7 +149,8 @@ class SkillHook(ToolHook):
             return None
         skill, body = loaded
         words = TAG.sub("&lt;", found[2].strip())
-        block = f'<skill name="{skill.name}">\n{TAG.sub("&lt;", body)}\n</skill>'
+        place = f"skill directory: {skill.directory}\n" if has_more(skill) else ""
+        block = f'<skill name="{skill.name}">\n{TAG.sub("&lt;", place + body)}\n</skill>'
         text = f"{words}\n\n{block}" if words else block
         if allowed := allowed_by(skill):
             self._slashed[digest(text)] = skill.name, allowed
@@ -218,6 +220,15 @@ def is_within(scope: Sequence[str] | None, name: str) -> bool:
 def within(scope: Sequence[str] | None, skills: Iterable[Skill]) -> list[Skill]:
     chosen = (skill for skill in skills if is_within(scope, skill.name))
     return sorted(chosen, key=lambda skill: skill.name)
+
+
+def has_more(skill: Skill) -> bool:
+    """Whether it brings scripts, references or assets, which an agent needs to find."""
+    try:
+        with os.scandir(skill.directory) as entries:
+            return any(entry.is_dir() for entry in entries)
+    except OSError:
+        return False
 
 
 def listing(skills: Sequence[Skill], words: str) -> str:

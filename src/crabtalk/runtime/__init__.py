@@ -38,6 +38,7 @@ from .hook import Env, Hook, ToolDispatch, ToolError, ToolOutput
 from .limits import Limits, require_whole
 from .run import Parent, Run
 from .runtime import DEFAULT_SENDER, Runtime
+from .search import Scope, SessionHit, SessionIndex, WindowItem
 
 __all__ = [
     "DEFAULT_SENDER",
@@ -61,6 +62,9 @@ __all__ = [
     "Run",
     "Runtime",
     "RuntimeRefusalError",
+    "Scope",
+    "SessionHit",
+    "SessionIndex",
     "Started",
     "StopReason",
     "TextDelta",
@@ -79,6 +83,7 @@ __all__ = [
     "UnknownConversationError",
     "UnknownToolError",
     "UserSteered",
+    "WindowItem",
     "require_whole",
     "title_of",
 ]

@@ -30,7 +30,7 @@ def summary_request(agent: Agent, history: Sequence[Message], model: str) -> Req
     parts: list[str] = []
     if agent.prompt:
         parts.append(f"The agent's own instructions, so that you know who it is:\n\n{agent.prompt}")
-    lines = "\n\n".join(filter(None, (line(m, agent) for m in history)))
+    lines = "\n\n".join(filter(None, (indented(line(m, agent)) for m in history)))
     parts.append(f"The conversation to compact:\n\n{lines}")
     parts.append("Write the summary now.")
     said = (Message("system", PROMPT), Message("user", "\n\n---\n\n".join(parts)))
@@ -47,6 +47,11 @@ def line(message: Message, agent: Agent) -> str:
     text = tagged(message).text
     body = "\n".join([*filter(None, [text]), *pictures, *calls])
     return f"{message.role}: {body}" if body else ""
+
+
+def indented(text: str) -> str:
+    """All but the first line, so that nobody's words can be taken for the start of another's."""
+    return "\n  ".join(text.splitlines())
 
 
 def shortened(text: str, limit: int) -> str:

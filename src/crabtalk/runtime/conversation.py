@@ -30,6 +30,7 @@ from .run import Run
 
 T = TypeVar("T")
 Archiving = Callable[[Pair, Archive], Awaitable[None]]
+Kept = Callable[[Pair, Sequence[Record]], None]  # is told what was kept, right after it was
 
 INTERRUPTED = "interrupted: the run was cut off before this call finished"
 # What a message takes beside its text, roughly.
@@ -39,8 +40,11 @@ OVERHEAD = 500
 class Conversation:
     """At most one per pair in a runtime. Changed only by whoever has its turn in the line."""
 
-    def __init__(self, pair: Pair, storage: Storage, clock: Clock) -> None:
+    def __init__(
+        self, pair: Pair, storage: Storage, clock: Clock, kept: Kept | None = None
+    ) -> None:
         self.pair = pair
+        self._kept = kept
         self.line = Line()
         self.run: Run | None = None  # in flight
         self.since = clock.seconds()
@@ -161,6 +165,8 @@ class Conversation:
         except StorageError:
             self.unload()
             raise
+        if self._kept is not None:
+            self._kept(self.pair, records)
 
 
 async def to_the_end(work: Awaitable[T]) -> T:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from crabtalk.storage import Pair, Storage
 
 from .clock import Clock
-from .conversation import Conversation
+from .conversation import Conversation, Kept
 from .limits import Limits
 
 # Weighing looks at every conversation, which need not happen after every turn.
@@ -16,8 +16,11 @@ WEIGH_EVERY = 16
 class Conversations:
     """Asking for a pair makes its place here at once, without an await: two askers get the same."""
 
-    def __init__(self, storage: Storage, limits: Limits, clock: Clock) -> None:
+    def __init__(
+        self, storage: Storage, limits: Limits, clock: Clock, kept: Kept | None = None
+    ) -> None:
         self._storage = storage
+        self._kept = kept
         self._limits = limits
         self._clock = clock
         self._table: OrderedDict[Pair, Conversation] = OrderedDict()
@@ -32,7 +35,7 @@ class Conversations:
     def get(self, pair: Pair) -> Conversation:
         conversation = self._table.get(pair)
         if conversation is None:
-            conversation = Conversation(pair, self._storage, self._clock)
+            conversation = Conversation(pair, self._storage, self._clock, self._kept)
             self._table[pair] = conversation
         else:
             self._table.move_to_end(pair)

@@ -12,8 +12,11 @@ import msgspec
 
 from crabtalk.model.messages import Message, Request
 
-FROM_TAG = re.compile(r"<(?=/?from\b)", re.IGNORECASE)
-INSTRUCTIONS_TAG = re.compile(r"<(?=/?instructions\b)", re.IGNORECASE)
+# As lenient as a model that reads them: white space inside a tag is no way around.
+FROM_TAG = re.compile(r"<(?=\s*+/?\s*+from(?![\w-]))", re.IGNORECASE)
+INSTRUCTIONS_TAG = re.compile(r"<(?=\s*+/?\s*+instructions(?![\w-]))", re.IGNORECASE)
+# How messages of ours begin, and so nobody else's may.
+OURS = re.compile(r"\s*+<(?=\s*+/?\s*+(?:from|instructions)(?![\w-]))", re.IGNORECASE)
 
 UNSEEN = "(the image itself is left out: this model does not take it)"
 PRIMARY = (
@@ -72,14 +75,24 @@ def without_found_images(request: Request) -> Request:
 
 
 def tagged(message: Message) -> Message:
-    """A guest's words inside a tag with its name; everybody else's as they are.
+    """A guest's words inside a tag with its name; everybody else's as they are, unless they begin
+    as only our own do.
 
     What it says cannot end its own tag, or open another's.
     """
     if not message.agent or message.role != "assistant":
-        return message
+        return message if message.role == "tool" else untagged(message)
     inside = FROM_TAG.sub("&lt;", message.text)
     return Message("assistant", f'<from agent="{quoted(message.agent)}">\n{inside}\n</from>')
+
+
+def untagged(message: Message) -> Message:
+    """Inside a text such tags mislead nobody, and people write about them."""
+    found = OURS.match(message.text)
+    if found is None:
+        return message
+    before, after = message.text[: found.end() - 1], message.text[found.end() :]
+    return msgspec.structs.replace(message, text=f"{before}&lt;{after}")
 
 
 def quoted(name: str) -> str:

@@ -34,6 +34,7 @@ from .events import Compacted, Done, Event, Started, StopReason
 from .hook import Env
 from .limits import Limits
 from .run import Parent, Run
+from .search import SessionIndex
 from .turn import Turn
 
 log = logging.getLogger(__name__)
@@ -67,12 +68,15 @@ class Runtime:
         *,
         limits: Limits | None = None,
         clock: Clock | None = None,
+        index: SessionIndex | None = None,
     ) -> None:
         self.storage = storage
         self.env = env or Env()
         self.limits = limits or Limits()
         self.clock = clock or Clock()
-        self.conversations = Conversations(storage, self.limits, self.clock)
+        self.index = index
+        kept = index.appended if index is not None else None
+        self.conversations = Conversations(storage, self.limits, self.clock, kept)
         self._agents: dict[str, Agent] = {}  # as they were written
         self._made: dict[str, Agent] = {}  # for one task each; nobody can address them by name
         self._built: dict[str, Agent] = {}  # as they run
@@ -468,6 +472,8 @@ class Runtime:
             conversation.run.kill()
         await conversation.line.reach(place)
         try:
+            if self.index is not None:
+                self.index.deleted(pair)
             removed = await to_the_end(self.storage.delete(pair))
         finally:
             conversation.unload()

@@ -1,0 +1,172 @@
+"""RecallServer: the requests that look for something: in sessions, and in what agents remember."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+from crabtalk.memory import Entry, Hit, Kind, Memory
+from crabtalk.protocol import BadRequestError, NotFoundError, Server, wire
+from crabtalk.runtime import DEFAULT_SENDER, Scope, SessionHit
+
+from .daemon import Daemon
+from .refusals import answered, no_agent
+
+HITS = 5
+MOST_HITS = 50
+AROUND = 4  # messages before and after the one that was found
+# Bytes of entries on one page; an entry that is larger comes alone.
+PAGE = 4 * 1024 * 1024
+OVERHEAD = 64  # of an entry beside its texts
+
+MemoryRequest = wire.SearchMemoryMsg | wire.ListMemoryMsg | wire.ReplaceMemoryMsg
+
+
+class RecallServer(Server):
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    # ── Sessions ────────────────────────────────────────────────────────────────────────────
+
+    async def search_sessions(self, request: wire.SearchSessionsMsg) -> wire.SessionHitList:
+        """Whoever may connect may see everything: what narrows it down is the client's wish."""
+        await self._daemon.ready()
+        with answered():
+            hits = await self._daemon.index.search(
+                request.query,
+                scope=Scope(request.agent or None, request.sender or None),
+                limit=request.limit if request.HasField("limit") else HITS,
+                before=request.context_before if request.HasField("context_before") else AROUND,
+                after=request.context_after if request.HasField("context_after") else AROUND,
+                since=moment("since", request.since),
+                until=moment("until", request.until),
+            )
+        return wire.SessionHitList(hits=map(session_hit, hits))
+
+    # ── Memory ──────────────────────────────────────────────────────────────────────────────
+
+    async def search_memory(self, request: wire.SearchMemoryMsg) -> wire.MemoryHitList:
+        limit = request.limit if request.HasField("limit") else HITS
+        async with self._memory(request) as memory:
+            hits = await asyncio.to_thread(
+                memory.search, request.query, min(max(1, limit), MOST_HITS)
+            )
+        return wire.MemoryHitList(hits=map(memory_hit, hits))
+
+    async def list_memory(self, request: wire.ListMemoryMsg) -> wire.MemoryPage:
+        async with self._memory(request) as memory:
+            if request.HasField("name"):
+                entry = memory.get(request.name)
+                if entry is None:
+                    raise NotFoundError(
+                        f"{request.agent[:80]} remembers nothing called {request.name[:80]!r}"
+                    )
+                return wire.MemoryPage(entries=[memory_entry(entry)], total=1)
+            return await asyncio.to_thread(page, memory.entries(), request.after)
+
+    async def replace_memory(self, request: wire.ReplaceMemoryMsg) -> None:
+        entries = [entry_of(given) for given in request.entries]
+        async with self._memory(request) as memory:
+            await asyncio.to_thread(memory.replace, entries)
+
+    @asynccontextmanager
+    async def _memory(self, request: MemoryRequest) -> AsyncIterator[Memory]:
+        runtime = await self._daemon.ready()
+        if request.agent not in runtime.agents:
+            raise no_agent(request.agent)
+        with answered():
+            async with self._daemon.memory.of(
+                request.agent, request.sender or DEFAULT_SENDER
+            ) as memory:
+                yield memory
+
+
+def moment(field: str, text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadRequestError(
+            f"{field} must be a time such as 2026-01-31T12:00:00Z, not {text[:40]!r}"
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def session_hit(hit: SessionHit) -> wire.SessionHit:
+    return wire.SessionHit(
+        agent=hit.agent,
+        sender=hit.sender,
+        title=hit.title,
+        updated_at=hit.updated_at,
+        score=hit.score,
+        message_id=hit.message_id,
+        window=[
+            wire.SessionHitItem(
+                message_id=item.id,
+                role=item.role,
+                snippet=item.snippet,
+                truncated=item.truncated,
+                tool_name=item.tool_name or None,
+            )
+            for item in hit.window
+        ],
+    )
+
+
+def memory_hit(hit: Hit) -> wire.MemoryHit:
+    entry = hit.entry
+    return wire.MemoryHit(
+        name=entry.name,
+        kind=entry.kind.name.lower(),
+        content=entry.content,
+        aliases=entry.aliases,
+        score=hit.score,
+        created_at=rfc_3339(entry.created_at),
+    )
+
+
+def rfc_3339(seconds: int) -> str:
+    """Files of others may say what no calendar has."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def page(entries: Sequence[Entry], after: int) -> wire.MemoryPage:
+    found = wire.MemoryPage(total=len(entries))
+    room = PAGE
+    for entry in entries:
+        if entry.id <= after:
+            continue
+        room -= OVERHEAD + len(entry.content.encode()) + names_size([entry.name, *entry.aliases])
+        if room < 0 and found.entries:
+            found.next_after = found.entries[-1].number
+            break
+        found.entries.append(memory_entry(entry))
+    return found
+
+
+def names_size(names: Iterable[str]) -> int:
+    return sum(len(name.encode()) for name in names)
+
+
+def memory_entry(entry: Entry) -> wire.MemoryEntry:
+    return wire.MemoryEntry(
+        number=entry.id,
+        name=entry.name,
+        kind=entry.kind.name.lower(),
+        content=entry.content,
+        aliases=entry.aliases,
+        created_at=entry.created_at,
+    )
+
+
+def entry_of(given: wire.MemoryEntry) -> Entry:
+    try:
+        kind = Kind[given.kind.upper() or "NOTE"]
+    except KeyError:
+        known = ", ".join(kind.name.lower() for kind in Kind)
+        raise BadRequestError(f"a kind is one of {known}, not {given.kind[:40]!r}") from None
+    return Entry(0, given.created_at, kind, given.name, given.content, tuple(given.aliases))

@@ -1,0 +1,57 @@
+"""Refusals: what the rooms below say no to, with the wire's codes; and what every part refuses."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from crabtalk.memory import StoreError
+from crabtalk.model import ApiError, SettingsError
+from crabtalk.protocol import (
+    BadRequestError,
+    InternalError,
+    NotFoundError,
+    RequestError,
+    UnavailableError,
+)
+from crabtalk.runtime import (
+    BusyError,
+    CompactionError,
+    NothingInFlightError,
+    NothingToCompactError,
+    UnknownAgentError,
+    UnknownConversationError,
+    UnknownToolError,
+)
+from crabtalk.storage import AgentError, StorageError
+
+from .config import ConfigError
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Around what may be refused below."""
+    try:
+        yield
+    except (UnknownAgentError, UnknownConversationError, NothingInFlightError) as error:
+        raise NotFoundError(str(error)) from error
+    except (NothingToCompactError, AgentError, UnknownToolError) as error:
+        raise BadRequestError(str(error)) from error
+    except BusyError as error:
+        raise UnavailableError(str(error)) from error
+    except StoreError as error:
+        raise store_refusal(error) from error
+    except (CompactionError, StorageError, ConfigError, SettingsError, ApiError) as error:
+        raise InternalError(str(error)) from error
+
+
+def store_refusal(error: StoreError) -> RequestError:
+    """A memory has more codes than the wire."""
+    match error.code:
+        case 404:
+            return NotFoundError(str(error))
+        case 500:
+            return InternalError(str(error))
+    return BadRequestError(str(error))
+
+
+def no_agent(name: str) -> NotFoundError:
+    return NotFoundError(f"no agent is called {name[:80]!r}")

@@ -1,0 +1,106 @@
+"""Memories: those of all agents, each opened when it is first needed, a few at a time.
+
+An agent has one, which its conversations share; one whose file says so has one for each sender.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crabtalk.memory import Memory
+from crabtalk.storage import Pair, log_name
+
+log = logging.getLogger(__name__)
+
+OPEN = 32  # at a time, beside those in use
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A memory somebody uses, or used lately."""
+
+    memory: Memory | None = None
+    users: int = 0
+    turning: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while it opens or closes
+
+
+class Memories:
+    def __init__(self, directory: Path, *, flush: bool = True, most: int = OPEN) -> None:
+        self._directory = directory
+        self._flush = flush
+        self._most = most
+        self._held: OrderedDict[str, Held] = OrderedDict()  # by name, longest unused first
+
+    @asynccontextmanager
+    async def of(self, agent: str, sender: str = "") -> AsyncIterator[Memory]:
+        """The agent's memory, or with a `sender` the one for that sender alone.
+
+        Its methods block: writes belong in a thread. Raises StoreError when it cannot be opened.
+        """
+        name = name_of(agent, sender)
+        held = self._held.setdefault(name, Held())
+        held.users += 1
+        self._held.move_to_end(name)
+        try:
+            async with held.turning:
+                if held.memory is None:
+                    path = self._directory / f"{name}.crmem"
+                    held.memory = await asyncio.to_thread(Memory.open, path, flush=self._flush)
+            yield held.memory
+        finally:
+            held.users -= 1
+            await self._trim(self._most)
+
+    async def rename(self, old: str, new: str) -> None:
+        """What an agent remembers goes where its name goes; what is there already stays there."""
+        await self._let_go(old)
+        await self._let_go(new)
+        await asyncio.to_thread(self._move, old, new)
+
+    def _move(self, old: str, new: str) -> None:
+        for suffix in (".crmem", ""):
+            source, target = self._directory / f"{old}{suffix}", self._directory / f"{new}{suffix}"
+            if not source.exists():
+                continue
+            if target.exists():
+                log.warning("%s remembers something already; %s stays as it is", new, source.name)
+            else:
+                source.rename(target)
+
+    async def close(self) -> None:
+        await self._trim(0)
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "open": sum(held.memory is not None for held in self._held.values()),
+            "used": sum(held.users for held in self._held.values()),
+        }
+
+    async def _trim(self, most: int) -> None:
+        while len(self._held) > most:
+            unused = [name for name, held in self._held.items() if not held.users]
+            if not unused:
+                return
+            await self._put_away(unused[0])
+
+    async def _let_go(self, agent: str) -> None:
+        for name in [name for name in self._held if name.partition("/")[0] == agent]:
+            await self._put_away(name)
+
+    async def _put_away(self, name: str) -> None:
+        held = self._held[name]
+        async with held.turning:
+            memory, held.memory = held.memory, None
+            if memory is not None:
+                await asyncio.to_thread(memory.close)
+        if not held.users and self._held.get(name) is held:
+            del self._held[name]
+
+
+def name_of(agent: str, sender: str = "") -> str:
+    """Of its file, without the ending. No agent's name can hold a slash."""
+    return f"{agent}/{log_name(Pair(agent, sender))}" if sender else agent

@@ -1,0 +1,188 @@
+"""BM25: an inverted index over terms, by the id of the document that has them. Scores are exact.
+
+Adding or removing a document costs what its terms cost. Nothing here knows what a term is.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from heapq import nlargest
+from math import log
+from operator import itemgetter
+
+K1 = 1.2
+B = 0.75
+# Documents that have a term as often and are as long score alike. A term that this many have keeps
+# those together, so that a search works out few scores and adds them to many.
+COMMON = 64
+# Sums of the same numbers differ by less than this when they are added in another order.
+SLACK = 1 - 1e-9
+
+# By how often they have the term and by their length: documents, as keys.
+Groups = dict[tuple[int, int], dict[int, None]]
+
+
+class Index:
+    """Inside, a document is the number of its slot: slots are dense, and a list can hold sums."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, int] = {}
+        self._ids: list[int] = []
+        self._lengths: list[int] = []
+        self._free: list[int] = []
+        self._total = 0
+        self._counts: dict[str, dict[int, int]] = {}
+        self._groups: dict[str, Groups] = {}
+
+    def __len__(self) -> int:
+        """Documents that have any terms; the others are not counted."""
+        return len(self._slots)
+
+    @property
+    def terms(self) -> int:
+        return len(self._counts)
+
+    def add(self, document: int, terms: Sequence[str]) -> None:
+        if not terms:
+            return
+        length = len(terms)
+        slot = self._new_slot(document, length)
+        all_counts, all_groups = self._counts, self._groups
+        for term, count in Counter(terms).items():
+            counts = all_counts.get(term)
+            if counts is None:
+                all_counts[term] = {slot: count}
+                continue
+            counts[slot] = count
+            if term in all_groups:
+                all_groups[term].setdefault((count, length), {})[slot] = None
+
+    def remove(self, document: int, terms: Iterable[str]) -> None:
+        """`terms` are those it was added with."""
+        slot = self._slots.pop(document, None)
+        if slot is None:
+            return
+        length = self._lengths[slot]
+        self._free.append(slot)
+        self._total -= length
+        for term in set(terms):
+            counts = self._counts[term]
+            count = counts.pop(slot)
+            if (groups := self._groups.get(term)) is not None:
+                del groups[count, length][slot]
+                if not groups[count, length]:
+                    del groups[count, length]
+            if not counts:
+                del self._counts[term]
+                self._groups.pop(term, None)
+
+    def search(self, terms: Iterable[str], limit: int) -> list[tuple[int, float]]:
+        """The best documents and their scores, best first; of equals the one with the lower id."""
+        known = [term for term in dict.fromkeys(terms) if term in self._counts]
+        if limit < 1 or not known:
+            return []
+        # The rarest first: whoever has none of the rare ones is soon out of the running.
+        known.sort(key=lambda term: len(self._counts[term]))
+        if len(known) == 1:
+            found = self._by_one(known[0], limit)
+        else:
+            found = self._by_rare(known, limit) or self._by_all(known, limit)
+        return self._ranked(found, limit)
+
+    def _by_one(self, term: str, limit: int) -> dict[int, float]:
+        """Who is best by a single term, and all that equal them."""
+        scores: dict[int, float] = {}
+        last = 0.0
+        for score, slots in sorted(self._scored(term), key=itemgetter(0), reverse=True):
+            if len(scores) >= limit and score < last:
+                break
+            scores |= dict.fromkeys(slots, score)
+            last = score
+        return scores
+
+    def _by_rare(self, terms: list[str], limit: int) -> dict[int, float] | None:
+        """The scores of those who have rare terms; None when others may be among the best."""
+        rare = [term for term in terms if len(self._counts[term]) < COMMON]
+        scores = {slot: 0.0 for term in rare for slot in self._counts[term]}
+        # No count is high enough for a term to be worth more than its weight.
+        rest = sum(self._weight(term) for term in terms[len(rare) :])
+        slope, lengths, fixed = self._slope, self._lengths, K1 * (1 - B)
+        for term in terms:
+            counts, weight = self._counts[term], self._weight(term)
+            for slot in scores:
+                if (count := counts.get(slot)) is not None:
+                    scores[slot] += weight * count / (count + fixed + slope * lengths[slot])
+        return None if rest and rest >= bar(scores.values(), limit) * SLACK else scores
+
+    def _by_all(self, terms: list[str], limit: int) -> dict[int, float]:
+        """The scores of those who have any of the terms that the best must have one of."""
+        sums = [0.0] * len(self._ids)
+        most = []
+        for term in terms:
+            scored = self._scored(term)
+            most.append(max(map(itemgetter(0), scored)))
+            for score, slots in scored:
+                for slot in slots:
+                    sums[slot] += score
+        found: dict[int, float] = {}
+        least = 0.0
+        for number, term in enumerate(terms):
+            if sum(most[number:]) < least * SLACK:
+                break
+            found |= {slot: sums[slot] for slot in self._counts[term] if sums[slot] >= least}
+            least = bar(found.values(), limit)
+        return found
+
+    def _scored(self, term: str) -> list[tuple[float, Iterable[int]]]:
+        """What a term adds to the scores of whom."""
+        counts, weight, slope = self._counts[term], self._weight(term), self._slope
+        fixed = K1 * (1 - B)
+        if len(counts) < COMMON:
+            lengths = self._lengths
+            return [
+                (weight * count / (count + fixed + slope * lengths[slot]), (slot,))
+                for slot, count in counts.items()
+            ]
+        return [
+            (weight * count / (count + fixed + slope * length), slots)
+            for (count, length), slots in self._grouped(term).items()
+        ]
+
+    def _grouped(self, term: str) -> Groups:
+        groups = self._groups.get(term)
+        if groups is None:
+            groups = self._groups[term] = {}
+            for slot, count in self._counts[term].items():
+                groups.setdefault((count, self._lengths[slot]), {})[slot] = None
+        return groups
+
+    def _weight(self, term: str) -> float:
+        having = len(self._counts[term])
+        return log((len(self._slots) - having + 0.5) / (having + 0.5) + 1) * (K1 + 1)
+
+    @property
+    def _slope(self) -> float:
+        """How much a term more in the document counts against it."""
+        return K1 * B * len(self._slots) / self._total
+
+    def _ranked(self, scores: dict[int, float], limit: int) -> list[tuple[int, float]]:
+        # Numbers alone compare fastest: first the bar, then who reaches it.
+        least = bar(scores.values(), limit)
+        found = [(self._ids[slot], score) for slot, score in scores.items() if score >= least]
+        return sorted(found, key=lambda hit: (-hit[1], hit[0]))[:limit]
+
+    def _new_slot(self, document: int, length: int) -> int:
+        self._total += length
+        if self._free:
+            slot = self._free.pop()
+            self._ids[slot], self._lengths[slot] = document, length
+        else:
+            slot = len(self._ids)
+            self._ids.append(document)
+            self._lengths.append(length)
+        self._slots[document] = slot
+        return slot
+
+
+def bar(scores: Collection[float], limit: int) -> float:
+    """What one must have to be among the best; nothing, while there is room for more."""
+    return nlargest(limit, scores)[-1] if len(scores) >= limit else 0.0

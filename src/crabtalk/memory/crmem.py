@@ -1,0 +1,186 @@
+"""CRMEM v1: the bytes of a memory, as every reader of the format knows them. No files here.
+
+A count or a length is never believed: what is read is a slice of what is there.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from .entry import Entry, Kind
+from .errors import BadFormatError
+
+MAGIC = b"CRMEM\0"
+VERSION = 1
+HEADER = struct.Struct("<6sIH4x")
+BODY = struct.Struct("<QI")
+PREFIX = struct.Struct("<QQI")
+LENGTH = struct.Struct("<I")
+FIRST = HEADER.size + BODY.size
+KINDS = {kind.value: kind for kind in Kind}
+# Ids beyond are no longer given out; a file that says so is damaged.
+MAX_ID = 2**63
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a file holds. `faults` say what could not be read; the rest could."""
+
+    entries: list[Entry] = field(default_factory=list)
+    next_id: int = 1
+    faults: list[str] = field(default_factory=list)
+
+
+def encode(entries: Iterable[Entry], next_id: int) -> bytes:
+    """The file. Entries go in by id."""
+    ordered = sorted(entries, key=lambda entry: entry.id)
+    pieces = [HEADER.pack(MAGIC, VERSION, 0), BODY.pack(next_id, len(ordered))]
+    for entry in ordered:
+        pieces.append(PREFIX.pack(entry.id, entry.created_at, entry.kind))
+        pieces += (*text(entry.name), *text(entry.content), LENGTH.pack(len(entry.aliases)))
+        for alias in entry.aliases:
+            pieces += text(alias)
+    return b"".join(pieces)
+
+
+def text(value: str) -> tuple[bytes, bytes]:
+    data = value.encode()
+    return LENGTH.pack(len(data)), data
+
+
+def decode(data: bytes) -> Contents:
+    """Strictly: BadFormatError for anything a reader must refuse. Trailing bytes are ignored."""
+    contents = salvage(data)
+    if contents.faults:
+        raise BadFormatError(
+            f"this is no whole CRMEM file: {contents.faults[0]}; opening it as a memory recovers "
+            "what can be read"
+        )
+    return contents
+
+
+def salvage(data: bytes) -> Contents:
+    """Whatever can be read. Entries before a fault always can, and those after it where the fault
+    is within one."""
+    faults = header_faults(data)
+    contents = read_body(data)
+    if faults and contents.faults:
+        # Not even the layout is known, so what seemed to be entries is a guess.
+        return Contents(faults=faults)
+    contents.faults = faults + contents.faults
+    return contents
+
+
+def header_faults(data: bytes) -> list[str]:
+    if len(data) < FIRST:
+        return [f"it has {len(data)} bytes, the header alone has {FIRST}"]
+    magic, version, flags = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        return ["it does not begin with CRMEM"]
+    if version != VERSION:
+        return [f"its version is {version}, not {VERSION}"]
+    return [f"its flags are {flags:#x}, not 0"] if flags else []
+
+
+def read_body(data: bytes) -> Contents:
+    contents = Contents()
+    if len(data) < FIRST:
+        contents.faults.append("it ends within its header")
+        return contents
+    contents.next_id, count = BODY.unpack_from(data, HEADER.size)
+    at = FIRST
+    for number in range(count):
+        try:
+            at = read_entry(data, at, contents)
+        except EndError:
+            contents.faults.append(f"it ends within entry {number + 1} of {count}")
+            break
+    else:
+        read_uncounted(data, at, contents)
+    number_anew(contents)
+    return contents
+
+
+def number_anew(contents: Contents) -> None:
+    """Where ids are used twice or used up, the later entry gets a fresh one."""
+    taken: set[int] = set()
+    homeless: list[int] = []
+    for position, entry in enumerate(contents.entries):
+        if entry.id in taken or entry.id >= MAX_ID - 1:
+            homeless.append(position)
+        else:
+            taken.add(entry.id)
+    highest = max(taken, default=0)
+    if not highest < contents.next_id < MAX_ID:
+        contents.next_id = highest + 1
+    for position in homeless:
+        entry = contents.entries[position]
+        contents.faults.append(f"the id {entry.id} is no longer free")
+        contents.entries[position] = replace(entry, id=contents.next_id)
+        contents.next_id += 1
+
+
+def read_uncounted(data: bytes, at: int, contents: Contents) -> None:
+    """Trailing bytes mean nothing, unless they are entries to the last byte: then it is the count
+    that is wrong."""
+    more = Contents()
+    try:
+        while at < len(data):
+            at = read_entry(data, at, more)
+    except EndError:
+        return
+    if more.entries and not more.faults:
+        contents.entries += more.entries
+        contents.faults.append(f"{len(more.entries)} entries were not counted")
+
+
+class EndError(Exception):
+    """The bytes end before the entry does."""
+
+
+def read_entry(data: bytes, at: int, contents: Contents) -> int:
+    """Adds the entry that begins at `at`, or why not. Returns where the next one begins."""
+    begun = at
+    if at + PREFIX.size > len(data):
+        raise EndError
+    number, created_at, kind = PREFIX.unpack_from(data, at)
+    name, at = read_bytes(data, at + PREFIX.size)
+    content, at = read_bytes(data, at)
+    count, at = read_length(data, at)
+    if count * LENGTH.size > len(data) - at:
+        raise EndError
+    aliases = []
+    for _ in range(count):
+        alias, at = read_bytes(data, at)
+        aliases.append(alias)
+    try:
+        contents.entries.append(
+            Entry(
+                number,
+                created_at,
+                KINDS[kind],
+                name.decode(),
+                content.decode(),
+                tuple([alias.decode() for alias in aliases]),
+            )
+        )
+    except KeyError:
+        contents.faults.append(f"the entry at byte {begun} is of the unknown kind {kind}")
+    except UnicodeDecodeError:
+        contents.faults.append(f"the entry at byte {begun} is not UTF-8")
+    return at
+
+
+def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    length, at = read_length(data, at)
+    if length > len(data) - at:
+        raise EndError
+    return data[at : at + length], at + length
+
+
+def read_length(data: bytes, at: int) -> tuple[int, int]:
+    if at + LENGTH.size > len(data):
+        raise EndError
+    return LENGTH.unpack_from(data, at)[0], at + LENGTH.size

@@ -1,0 +1,65 @@
+"""An entry: what a memory is made of, and how large one may be."""
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+from msgspec import Struct
+
+from .errors import LimitError
+
+MAX_NAME = 1024
+MAX_CONTENT = 1024 * 1024
+MAX_ALIASES = 64
+MAX_ENTRIES = 100_000
+
+
+class Kind(IntEnum):
+    """A note is written on purpose, an archive by compaction. Topics are kept where others wrote
+    them, and never made here."""
+
+    NOTE = 0
+    ARCHIVE = 1
+    TOPIC = 2
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """`created_at` is in seconds since 1970. `name` and every alias lead to it."""
+
+    id: int
+    created_at: int
+    kind: Kind
+    name: str
+    content: str
+    aliases: tuple[str, ...] = ()
+
+
+def check(name: str, content: str, aliases: Iterable[str]) -> None:
+    """Raises LimitError for what no entry may be."""
+    if size(content) > MAX_CONTENT:
+        raise LimitError(
+            f"the content of {shown(name)} is larger than {MAX_CONTENT} bytes; "
+            "keep less of it, or split it"
+        )
+    names = [name, *aliases]
+    if len(names) > MAX_ALIASES + 1:
+        raise LimitError(f"{shown(name)} has more than {MAX_ALIASES} aliases; keep the best")
+    for each in names:
+        if not each.strip():
+            raise LimitError("a name or an alias is empty; give one that says what it is about")
+        if size(each) > MAX_NAME:
+            raise LimitError(f"the name {shown(each)} is longer than {MAX_NAME} bytes; shorten it")
+
+
+def size(text: str) -> int:
+    """In the file."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise LimitError(
+            f"{shown(text)} has half of a character in it; send it as valid UTF-8"
+        ) from None
+
+
+def shown(name: str) -> str:
+    """A name in a sentence: quoted, and no longer than sentences are."""
+    return ascii(name[:60] + "…") if len(name) > 60 else repr(name)

@@ -1,0 +1,135 @@
+"""A page: one entry as markdown, with what it is in a block of HTML at the top. No files here.
+
+Content is trimmed when a page is read, and a file cannot have every name; where that would change
+an entry, the block has a row more, which says what it was. Other readers pass such rows over.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from .entry import Entry
+
+OPENING = '<div id="meta">'
+CLOSING = "</div>"
+ROW = re.compile(r"<dt>\s*(\w+)\s*</dt>\s*<dd>(.*?)</dd>", re.DOTALL)
+TIME = re.compile(r'<time\s+datetime="([^"]*)"')
+ITEM = re.compile(r"<li>(.*?)</li>", re.DOTALL)
+CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
+REFERENCE = re.compile(r"&(?:#(\d{1,7})|(amp|lt|gt));")
+NAMED = {"amp": "&", "lt": "<", "gt": ">"}
+# What a reader might trim, or an editor change.
+FRAGILE = re.compile(r"^\s|\s$|[^\S ]|[\x00-\x1f\x7f-\x9f\ufeff]")
+# The last second of the year 9999, where dates end.
+LAST = 253402300799
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a page says. Empty where it says nothing."""
+
+    content: str
+    name: str = ""
+    created_at: int | None = None
+    aliases: tuple[str, ...] = ()
+
+
+def write(entry: Entry, stem: str) -> str:
+    """The page of an entry, in a file called `stem`."""
+    when = moment(entry.created_at)
+    rows = [row("Created", f'<time datetime="{when}">{when}</time>')]
+    if entry.aliases:
+        items = "".join(f"<li>{escaped(alias)}</li>" for alias in entry.aliases)
+        rows.append(row("Aliases", f"<ul>{items}</ul>"))
+    if stem != entry.name:
+        rows.append(row("Name", f"<code>{escaped(entry.name)}</code>"))
+    body = entry.content.strip()
+    before, after = edges(entry.content)
+    if before or after:
+        around = "".join(f"<code>{escaped(json.dumps(edge))}</code>" for edge in (before, after))
+        rows.append(row("Whitespace", around))
+    return "\n".join([OPENING, "<dl>", *rows, "</dl>", CLOSING, "", body, ""])
+
+
+def row(term: str, value: str) -> str:
+    return f"  <dt>{term}</dt>\n  <dd>{value}</dd>"
+
+
+def edges(content: str) -> tuple[str, str]:
+    """The white space before and after."""
+    body = content.strip()
+    if not body:
+        return content, ""
+    start = content.index(body)
+    return content[:start], content[start + len(body) :]
+
+
+def read(text: str) -> Page:
+    """A page without a block is content and nothing else."""
+    text = text.removeprefix("\ufeff")
+    lines = text.split("\n")
+    end = closing(lines)
+    if not end:
+        return Page(text.strip())
+    rows = dict(ROW.findall("\n".join(lines[1:end])))
+    before, after = whitespace(rows.get("Whitespace", ""))
+    found = TIME.search(rows.get("Created", ""))
+    return Page(
+        content=before + "\n".join(lines[end + 1 :]).strip() + after,
+        name=next(map(unescaped, CODE.findall(rows.get("Name", ""))), ""),
+        created_at=seconds(found[1]) if found else None,
+        aliases=tuple(unescaped(item.strip()) for item in ITEM.findall(rows.get("Aliases", ""))),
+    )
+
+
+def closing(lines: list[str]) -> int:
+    """The number of the line that ends the block; 0 when there is no block."""
+    if lines[0].strip() != OPENING:
+        return 0
+    return next((number for number, line in enumerate(lines) if line.strip() == CLOSING), 0)
+
+
+def whitespace(value: str) -> tuple[str, str]:
+    """What was around the content; nothing when somebody edited it into something else."""
+    found = [unescaped(edge) for edge in CODE.findall(value)]
+    try:
+        before, after = map(json.loads, found)
+    except ValueError:
+        return "", ""
+    is_blank = isinstance(before, str) and isinstance(after, str) and not (before + after).strip()
+    return (before, after) if is_blank else ("", "")
+
+
+def moment(created_at: int) -> str:
+    """RFC 3339, to the second. What no date can say is said in seconds."""
+    if created_at > LAST:
+        return f"@{created_at}"
+    return datetime.fromtimestamp(created_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(when: str) -> int | None:
+    """None for what is no moment since 1970."""
+    if re.fullmatch(r"@\d{1,20}", when):
+        return int(when[1:]) if int(when[1:]) < 2**64 else None
+    try:
+        found = datetime.fromisoformat(when)
+    except ValueError:
+        return None
+    if found.tzinfo is None or found.timestamp() < 0:
+        return None
+    return int(found.timestamp())
+
+
+def escaped(text: str) -> str:
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return FRAGILE.sub(lambda found: f"&#{ord(found[0])};", text)
+
+
+def unescaped(text: str) -> str:
+    return REFERENCE.sub(lambda found: NAMED.get(found[2]) or character(found[1]), text)
+
+
+def character(number: str) -> str:
+    code = int(number)
+    return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"

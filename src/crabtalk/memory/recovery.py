@@ -1,0 +1,95 @@
+"""Recovery: the entries of a memory, from its snapshot and its journal, whatever happened to them.
+
+Pure: bytes in, entries out, and what to say about it. A crash at any moment is no damage.
+"""
+
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from . import crmem, journal
+from .entry import Entry
+from .journal import Base, Change, Drop
+from .snapshot import identity
+
+
+@dataclass(slots=True)
+class Recovery:
+    """`whole` is where the journal goes on, and `torn` whether a write was cut short there. A file
+    with faults is to be set aside, and both when they are not of one memory."""
+
+    entries: dict[int, Entry]
+    next_id: int
+    base: Base
+    whole: int
+    torn: bool = False
+    is_exchanged: bool = False
+    snapshot_faults: list[str] = field(default_factory=list)
+    journal_faults: list[str] = field(default_factory=list)
+
+
+def recover(snapshot: bytes, lines: bytes) -> Recovery:
+    contents = crmem.salvage(snapshot) if snapshot else crmem.Contents()
+    found = journal.read(lines)
+    base = identity(snapshot)
+    changes, is_known = following(found, base)
+    faults = [f"{found.damaged} of its lines could not be read"] if found.damaged else []
+    if not is_known:
+        faults.append("it follows another snapshot")
+    recovery = Recovery(
+        entries={entry.id: entry for entry in contents.entries},
+        next_id=contents.next_id,
+        base=base,
+        whole=found.whole,
+        torn=found.whole < len(lines) and not found.damaged,
+        is_exchanged=not is_known,
+        snapshot_faults=contents.faults,
+        journal_faults=faults,
+    )
+    replay(recovery, changes)
+    return recovery
+
+
+def following(lines: journal.Lines, base: Base) -> tuple[list[Change], bool]:
+    """The changes that the snapshot does not hold yet, and whether the journal knows it.
+
+    When no line names the snapshot, one of the two was exchanged. All changes are taken then:
+    one that the snapshot has already is the same a second time.
+    """
+    starts = [number for number, record in enumerate(lines.records, 1) if record == base]
+    records = lines.records[starts[-1] :] if starts else lines.records
+    changes = [record for record in records if not isinstance(record, Base)]
+    return changes, bool(starts or not changes)
+
+
+def replay(recovery: Recovery, changes: list[Change]) -> None:
+    entries = recovery.entries
+    names: dict[str, int] = {}
+    if changes:
+        names = {entry.name: entry.id for entry in reversed(entries.values())}
+    for change in changes:
+        if isinstance(change, Drop):
+            gone = entries.get(change.id)
+            if gone is not None and gone.name == change.name:
+                del entries[change.id]
+                if names.get(change.name) == change.id:
+                    del names[change.name]
+            continue
+        entry = change.entry
+        number = place(entry, recovery, names)
+        before = entries.get(number)
+        if before is not None and names.get(before.name) == number:
+            del names[before.name]
+        entries[number] = entry if number == entry.id else replace(entry, id=number)
+        names.setdefault(entry.name, number)
+        recovery.next_id = max(recovery.next_id, number + 1)
+
+
+def place(entry: Entry, recovery: Recovery, names: dict[str, int]) -> int:
+    """The id it goes under: its own, unless an exchanged snapshot has another entry there."""
+    there = recovery.entries.get(entry.id)
+    if there is not None and entry.name != there.name and entry.created_at != there.created_at:
+        return names.get(entry.name, recovery.next_id)
+    if there is None:
+        return names.get(entry.name, entry.id)
+    return entry.id

@@ -1,0 +1,92 @@
+"""The table: the entries of a memory in RAM, what they are called, and the index over them.
+
+It believes what it is given: whether a change may be made is decided before it comes here.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from .bm25 import Index
+from .entry import Entry, Kind
+from .tokens import tokens
+
+
+class Table:
+    def __init__(self, entries: Iterable[Entry] = (), next_id: int = 1) -> None:
+        self._entries: dict[int, Entry] = {}
+        # A file of another program may use a name twice: the lower id has it, until it is gone.
+        self._names: dict[str, list[int]] = {}
+        self._aliases: dict[str, list[int]] = {}
+        self.index = Index()
+        self.next_id = next_id
+        for entry in sorted(entries, key=lambda entry: entry.id):
+            self._insert(entry)
+            self.index.add(entry.id, terms(entry))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, number: int) -> Entry:
+        return self._entries[number]
+
+    def __iter__(self) -> Iterator[Entry]:
+        """By id."""
+        return iter(sorted(self._entries.values(), key=lambda entry: entry.id))
+
+    def find(self, number: int) -> Entry | None:
+        return self._entries.get(number)
+
+    def get(self, name: str) -> Entry | None:
+        """Whose name it is, else whose alias."""
+        owners = self._names.get(name) or self._aliases.get(name)
+        return self._entries[owners[0]] if owners else None
+
+    def owner(self, name: str, *, but: int) -> Entry | None:
+        """Another entry than `but` that is called this, by name or by alias."""
+        for number in (*self._names.get(name, ()), *self._aliases.get(name, ())):
+            if number != but:
+                return self._entries[number]
+        return None
+
+    def put(self, entry: Entry, found: list[str]) -> None:
+        """A new one, or one whose former self was dropped. `found` are its terms."""
+        self._insert(entry)
+        self.index.add(entry.id, found)
+        self.next_id = max(self.next_id, entry.id + 1)
+
+    def drop(self, entry: Entry, lost: list[str]) -> None:
+        """`lost` are the terms it was put with."""
+        del self._entries[entry.id]
+        self.index.remove(entry.id, lost)
+        forget(self._names, entry.name, entry.id)
+        for alias in entry.aliases:
+            forget(self._aliases, alias, entry.id)
+
+    def search(self, query: list[str], limit: int) -> list[tuple[Entry, float]]:
+        return [(self._entries[number], score) for number, score in self.index.search(query, limit)]
+
+    def count(self, kind: Kind) -> int:
+        return sum(1 for entry in self._entries.values() if entry.kind is kind)
+
+    def _insert(self, entry: Entry) -> None:
+        self._entries[entry.id] = entry
+        remember(self._names, entry.name, entry.id)
+        for alias in entry.aliases:
+            remember(self._aliases, alias, entry.id)
+
+
+def terms(entry: Entry) -> list[str]:
+    """What an entry is found by: its content, its name and its aliases."""
+    return tokens("\n".join((entry.content, entry.name, *entry.aliases)))
+
+
+def remember(owners: dict[str, list[int]], name: str, number: int) -> None:
+    known = owners.setdefault(name, [])
+    known.append(number)
+    known.sort()
+
+
+def forget(owners: dict[str, list[int]], name: str, number: int) -> None:
+    known = owners[name]
+    known.remove(number)
+    if not known:
+        del owners[name]

@@ -1,0 +1,15 @@
+"""Session search: every message ever said, found again by its words."""
+
+from .hit import MAX_HITS, MAX_SNIPPET_BYTES, MAX_WINDOW_ITEMS, Scope, SessionHit, WindowItem
+from .index import SessionIndex, Statistics
+
+__all__ = [
+    "MAX_HITS",
+    "MAX_SNIPPET_BYTES",
+    "MAX_WINDOW_ITEMS",
+    "Scope",
+    "SessionHit",
+    "SessionIndex",
+    "Statistics",
+    "WindowItem",
+]

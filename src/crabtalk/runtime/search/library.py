@@ -1,0 +1,315 @@
+"""Library: three shelves and their manifest, fed from the logs. Blocks; one thread writes.
+
+What is taken in can be found after `commit`. A crash at any moment leaves what the last commit
+left, or some of what the next one was to bring; the manifest tells which, and the logs have the
+rest: nothing is missing and nothing is there twice.
+"""
+
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from crabtalk.storage import (
+    Followed,
+    MarkerRecord,
+    MessageRecord,
+    MetaRecord,
+    Pair,
+    log_name,
+)
+
+from .document import SUMMARY, TITLE, key_of, milliseconds, searchable
+from .manifest import Manifest, Row, Totals
+from .shelf import LARGEST_ID, DamagedError, Searcher, Shelf, uid_of
+from .terms import terms_of
+
+LARGEST_UID = 2**64 - 1
+# Records after which other threads get their turn, rather than when the interpreter comes to it:
+# the event loop should not notice that logs are being read.
+YIELD_EVERY = 32
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What could be found at one commit."""
+
+    messages: Searcher
+    titles: Searcher
+    summaries: Searcher
+    totals: Totals
+
+    @classmethod
+    def of(cls, searchers: list[Searcher], totals: Totals) -> "View":
+        messages, titles, summaries = searchers
+        return cls(messages, titles, summaries, totals)
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the next commit brings."""
+
+    rows: dict[str, Row] = field(default_factory=dict)  # by handle
+    handles: dict[Pair, str] = field(default_factory=dict)
+    removed: set[int] = field(default_factory=set)
+    added: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.removed)
+
+
+class Library:
+    def __init__(self, directory: Path | None) -> None:
+        """Raises DamagedError when it has to be made anew, and OSError."""
+        self._directory = directory
+        if directory is not None:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.messages, self.titles, self.summaries = self._shelves = [
+            Shelf(directory / name if directory is not None else None)
+            for name in ("messages", "titles", "summaries")
+        ]
+        self.manifest = Manifest(directory / "manifest" if directory is not None else None)
+        self._totals = msgspec.structs.replace(self.manifest.totals)
+        self._batch = Batch()
+        self._suspect = False
+        self._checked: set[int] = set()
+        try:
+            self._check_stamps()
+        except BaseException:
+            self.manifest.close()
+            raise
+
+    @staticmethod
+    def wipe(directory: Path | None) -> None:
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    @property
+    def uncommitted(self) -> int:
+        return self._batch.added
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._batch)
+
+    def view(self) -> View:
+        searchers = [shelf.searcher() for shelf in self._shelves]
+        return View.of(searchers, self.manifest.totals)
+
+    # ── Taking in ───────────────────────────────────────────────────────────────────────────
+
+    def row(self, handle: str) -> Row | None:
+        return self._batch.rows.get(handle) or self._unless_removed(self.manifest.of_handle(handle))
+
+    def row_of(self, pair: Pair) -> Row | None:
+        handle = self._batch.handles.get(pair)
+        if handle is not None and (row := self._batch.rows.get(handle)) is not None:
+            return row
+        return self._unless_removed(self.manifest.of_pair(pair))
+
+    def _unless_removed(self, row: Row | None) -> Row | None:
+        return row if row is not None and row.number not in self._batch.removed else None
+
+    def places(self, deleted: list[Pair], stale: list[str], said: list[Pair]) -> dict[str, int]:
+        """Removes some, and says of others which log to read from where."""
+        for pair in deleted:
+            if (row := self.row_of(pair)) is not None:
+                self.remove(row)
+        self.remove_all(stale)
+        rows = [(pair, self.row_of(pair)) for pair in said]
+        return dict(
+            (row.handle, row.position) if row is not None else (log_name(pair), 0)
+            for pair, row in rows
+        )
+
+    def positions(self, handles: list[str]) -> dict[str, int]:
+        rows = [(handle, self.row(handle)) for handle in handles]
+        return {handle: row.position if row is not None else 0 for handle, row in rows}
+
+    def unknown(self, pairs: list[Pair]) -> list[Pair]:
+        return [pair for pair in pairs if self.row_of(pair) is None]
+
+    def take_all(self, read: list[tuple[str, Followed | None, bool]]) -> dict[str, int]:
+        """What was read of several logs. Returns those to go on with, and from where."""
+        again: dict[str, int] = {}
+        for handle, followed, tool_results in read:
+            if followed is None:
+                self.remove_all([handle])
+            elif not self.take(handle, followed, tool_results=tool_results):
+                again[handle] = 0
+            elif followed.more:
+                again[handle] = followed.position
+        return again
+
+    def take(self, handle: str, followed: Followed, *, tool_results: bool) -> bool:
+        """What was read of a log. False when it has to be read from the beginning."""
+        row = self._continued(handle, followed, tool_results)
+        if row is None:
+            if followed.start:
+                return False
+            row = self._begun(handle, followed, tool_results)
+            if row is None:
+                return True
+        self._totals.count(row, -1)
+        keys = key_of(row.agent), key_of(row.sender)
+        title, marker = row.title, None
+        for count, (position, record) in enumerate(followed.records):
+            if count % YIELD_EVERY == 0:
+                time.sleep(0)
+            if isinstance(record, MessageRecord):
+                self._add(row, position, record, keys)
+                row.message_count, row.updated_at = record.id + 1, record.at
+            elif isinstance(record, MetaRecord):
+                self._note(row, record)
+                title = title if record.title is None else record.title
+            elif isinstance(record, MarkerRecord):
+                marker = record
+                row.updated_at = record.archived_at
+        if title != row.title or (row.number not in self._checked and self._suspect):
+            self._retitle(row, title, keys)
+        if marker is not None:
+            self._summarise(row, marker, keys)
+        self._checked.add(row.number)
+        row.position = followed.position
+        self._totals.count(row, 1)
+        self._batch.rows[handle] = row
+        self._batch.handles[row.pair] = handle
+        return True
+
+    def _continued(self, handle: str, followed: Followed, tool_results: bool) -> Row | None:
+        """The row these records continue; one they do not is removed."""
+        row = self.row(handle)
+        if row is None:
+            return None
+        first = next((r.id for _, r in followed.records if isinstance(r, MessageRecord)), None)
+        if (
+            row.pair != followed.pair
+            or row.origin != followed.origin
+            or row.position != followed.start
+            or row.tool_results != tool_results
+            or (first is not None and first < row.next_id)
+        ):
+            self.remove(row)
+            return None
+        if self._suspect and row.number not in self._checked:
+            # What a commit brought that the manifest never heard of comes again now.
+            first_uid = uid_of(row.number, row.next_id)
+            self.messages.remove_from(first_uid, uid_of(row.number, LARGEST_ID))
+        return row
+
+    def _begun(self, handle: str, followed: Followed, tool_results: bool) -> Row | None:
+        """A row for a log not read before; None where another log is this pair's."""
+        other = self.row_of(followed.pair)
+        if other is not None:
+            if handle != log_name(followed.pair):
+                return None
+            self.remove(other)
+        number = self.manifest.next_number
+        self.manifest.next_number += 1
+        self._checked.add(number)
+        return Row(number, handle, *followed.pair, followed.origin, tool_results=tool_results)
+
+    def _note(self, row: Row, record: MetaRecord) -> None:
+        meta = row.meta.patched(record)
+        row.created_at = meta.created_at
+        row.updated_at = meta.updated_at
+        row.message_count = meta.message_count
+
+    def _add(self, row: Row, position: int, record: MessageRecord, keys: tuple[int, int]) -> None:
+        if record.id < row.next_id or record.id >= LARGEST_ID:
+            return
+        row.next_id = record.id + 1
+        text, weight = searchable(record.message, tool_results=row.tool_results)
+        terms = terms_of(text)
+        if not terms:
+            return
+        at = milliseconds(record.at)
+        self.messages.add(uid_of(row.number, record.id), terms, weight, at, position, *keys)
+        row.documents += 1
+        row.length += len(terms)
+        self._batch.added += 1
+
+    def _retitle(self, row: Row, title: str, keys: tuple[int, int]) -> None:
+        if row.title_length or self._suspect:
+            self.titles.remove(row.number)
+        terms = terms_of(title)
+        row.title, row.title_length = title, len(terms)
+        if terms:
+            at = milliseconds(row.created_at)
+            self.titles.add(uid_of(row.number, 0), terms, TITLE, at, 0, *keys)
+
+    def _summarise(self, row: Row, marker: MarkerRecord, keys: tuple[int, int]) -> None:
+        """Found, it leads to the last message it stands for."""
+        if row.summary_length or self._suspect:
+            self.summaries.remove(row.number)
+        terms = terms_of(marker.summary)
+        row.folded, row.archived_at = marker.end_id, marker.archived_at
+        row.summary_length = len(terms)
+        if terms:
+            uid = uid_of(row.number, max(0, marker.end_id - 1))
+            at = milliseconds(marker.archived_at)
+            self.summaries.add(uid, terms, SUMMARY, at, 0, *keys)
+
+    def remove_all(self, handles: list[str]) -> None:
+        for handle in handles:
+            if (row := self.row(handle)) is not None:
+                self.remove(row)
+
+    def remove(self, row: Row) -> None:
+        for shelf in self._shelves:
+            shelf.remove(row.number)
+        self._totals.count(row, -1)
+        self._batch.rows.pop(row.handle, None)
+        self._batch.removed.add(row.number)
+
+    # ── Keeping ─────────────────────────────────────────────────────────────────────────────
+
+    def commit(self) -> tuple[View, list[Row]]:
+        """What was taken in can be found, in the view returned. Raises DamagedError, OSError."""
+        batch = self._batch
+        if batch.removed:
+            # Before the shelves: what is gone from them must not be taken for read.
+            self.manifest.remove(sorted(batch.removed))
+        try:
+            searchers = [shelf.commit() for shelf in self._shelves]
+            stamps = [shelf.stamp for shelf in self._shelves]
+        except ValueError as error:  # what tantivy says of a full disk, too
+            raise OSError(f"the index cannot be written: {error}") from None
+        totals = msgspec.structs.replace(self._totals)
+        rows = list(batch.rows.values())
+        self.manifest.commit(rows, totals, stamps)
+        self._batch = Batch()
+        return View.of(searchers, totals), rows
+
+    def _check_stamps(self) -> None:
+        stamps = [shelf.stamp for shelf in self._shelves]
+        known = self.manifest.stamps or [0] * len(stamps)
+        if self._directory is None or stamps == known:
+            self._finish_removals()
+            return
+        behind = any(stamp < seen for stamp, seen in zip(stamps, known, strict=True))
+        if behind or not self.manifest.stamps:
+            raise DamagedError("the manifest is not of this index")
+        self._suspect = True
+        unknown = uid_of(self.manifest.next_number, 0)
+        for shelf in self._shelves:
+            shelf.remove_from(unknown, LARGEST_UID)
+        self._finish_removals()
+
+    def _finish_removals(self) -> None:
+        for number in self.manifest.removals():
+            for shelf in self._shelves:
+                shelf.remove(number)
+
+    def verify(self) -> None:
+        """Reads all of it, which takes a while. Raises DamagedError."""
+        for shelf in self._shelves:
+            shelf.verify()
+
+    def close(self) -> None:
+        """What was not committed is forgotten."""
+        for shelf in self._shelves:
+            shelf.close()
+        self.manifest.close()

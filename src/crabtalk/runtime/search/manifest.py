@@ -1,0 +1,259 @@
+"""Manifest: which conversations are in the index, under which number, and how far they were read.
+
+A small SQLite file beside the shelves, written after each of their commits: a commit costs what it
+brings, however many conversations there are. Any thread may use it.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from crabtalk.storage import Meta, Pair
+
+from .shelf import DamagedError
+
+if TYPE_CHECKING:  # imported late, like tantivy
+    import sqlite3
+
+# Of what the shelves hold and how it got there: another one is made anew.
+VERSION = "1"
+REMEMBERED = 4096
+TABLES = """
+    CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS conversations (
+        number INTEGER PRIMARY KEY,
+        handle TEXT NOT NULL UNIQUE,
+        agent TEXT NOT NULL,
+        sender TEXT NOT NULL,
+        origin TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        next_id INTEGER NOT NULL,
+        tool_results INTEGER NOT NULL,
+        created_at TEXT NOT NULL,
+        updated_at TEXT NOT NULL,
+        message_count INTEGER NOT NULL,
+        title TEXT NOT NULL,
+        folded INTEGER NOT NULL,
+        archived_at TEXT NOT NULL,
+        documents INTEGER NOT NULL,
+        length INTEGER NOT NULL,
+        title_length INTEGER NOT NULL,
+        summary_length INTEGER NOT NULL
+    );
+    CREATE UNIQUE INDEX IF NOT EXISTS pairs ON conversations (agent, sender);
+    CREATE TABLE IF NOT EXISTS removals (number INTEGER PRIMARY KEY);
+"""
+
+
+class Row(msgspec.Struct):
+    """A conversation, as far as it was read."""
+
+    number: int
+    handle: str
+    agent: str
+    sender: str
+    origin: str
+    position: int = 0
+    next_id: int = 0
+    tool_results: bool = False  # whether those are in the index
+    created_at: str = ""
+    updated_at: str = ""
+    message_count: int = 0
+    title: str = ""
+    folded: int = 0  # the first message after those that the last summary stands for
+    archived_at: str = ""
+    documents: int = 0  # messages that can be found
+    length: int = 0  # terms in them
+    title_length: int = 0
+    summary_length: int = 0
+
+    @property
+    def pair(self) -> Pair:
+        return Pair(self.agent, self.sender)
+
+    @property
+    def meta(self) -> Meta:
+        return Meta(
+            self.agent,
+            self.sender,
+            created_at=self.created_at,
+            title=self.title,
+            updated_at=self.updated_at,
+            message_count=self.message_count,
+        )
+
+
+class Totals(msgspec.Struct):
+    """Of all conversations: what BM25 needs to know besides the shelves' own numbers."""
+
+    documents: int = 0
+    length: int = 0
+    titles: int = 0
+    title_length: int = 0
+    summaries: int = 0
+    summary_length: int = 0
+
+    def count(self, row: Row, sign: int) -> None:
+        self.documents += sign * row.documents
+        self.length += sign * row.length
+        self.titles += sign * (row.title_length > 0)
+        self.title_length += sign * row.title_length
+        self.summaries += sign * (row.summary_length > 0)
+        self.summary_length += sign * row.summary_length
+
+
+COLUMNS = Row.__struct_fields__
+SELECT = f"SELECT {', '.join(COLUMNS)} FROM conversations"  # noqa: S608
+UPSERT = (
+    f"INSERT OR REPLACE INTO conversations ({', '.join(COLUMNS)}) "  # noqa: S608
+    f"VALUES ({', '.join('?' * len(COLUMNS))})"
+)
+
+
+class Manifest:
+    def __init__(self, file: Path | None) -> None:
+        """Raises DamagedError for one that cannot be read, or that is of another version."""
+        import sqlite3
+
+        self._lock = threading.Lock()
+        self._numbers: dict[Pair, int] = {}
+        self._failure = sqlite3.Error
+        try:
+            self._connection = sqlite3.connect(
+                file or ":memory:", check_same_thread=False, isolation_level=None
+            )
+        except sqlite3.Error as error:
+            raise DamagedError(f"the manifest cannot be opened: {error}") from None
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        with self._using() as connection:
+            # After a power cut a few commits may be missing, which is as if they never were.
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.executescript(TABLES)
+            version = fact(connection, "version")
+            if version is None:
+                connection.execute(*setting("version", VERSION))
+            elif version != VERSION:
+                raise DamagedError(f"the index is of version {version}, not {VERSION}")
+            self.next_number = int(fact(connection, "next_number") or 1)
+            self.stamps: list[int] = [int(n) for n in (fact(connection, "stamps") or "").split()]
+            totals = fact(connection, "totals")
+            self.totals = msgspec.json.decode(totals, type=Totals) if totals else Totals()
+
+    @contextlib.contextmanager
+    def _using(self) -> "Iterator[sqlite3.Connection]":
+        with self._lock:
+            try:
+                yield self._connection
+            except (self._failure, msgspec.MsgspecError, ValueError) as error:
+                raise DamagedError(f"the manifest cannot be used: {error}") from None
+
+    def row(self, number: int) -> Row | None:
+        return self._one("number = ?", number)
+
+    def number_of(self, pair: Pair) -> int | None:
+        """The same as of the row, without reading one where much is said."""
+        number = self._numbers.get(pair)
+        if number is None and (row := self.of_pair(pair)) is not None:
+            number = row.number
+            self._remember(row)
+        return number
+
+    def _remember(self, row: Row) -> None:
+        if len(self._numbers) >= REMEMBERED:
+            self._numbers.clear()
+        self._numbers[row.pair] = row.number
+
+    def of_pair(self, pair: Pair) -> Row | None:
+        return self._one("agent = ? AND sender = ?", *map(kept, pair))
+
+    def of_handle(self, handle: str) -> Row | None:
+        return self._one("handle = ?", handle)
+
+    def _one(self, where: str, *values: Any) -> Row | None:
+        with self._using() as connection:
+            found = connection.execute(f"{SELECT} WHERE {where}", values).fetchone()
+        return Row(*found) if found is not None else None
+
+    def read_so_far(self) -> dict[str, tuple[int, str, bool]]:
+        """By handle: position, agent, and whether tool results are in."""
+        with self._using() as connection:
+            return {
+                handle: (position, agent, bool(tool_results))
+                for handle, position, agent, tool_results in connection.execute(
+                    "SELECT handle, position, agent, tool_results FROM conversations"
+                )
+            }
+
+    def remove(self, numbers: list[int]) -> None:
+        """These are gone, though the shelves may have them until they are committed."""
+        totals = msgspec.structs.replace(self.totals)
+        for row in filter(None, map(self.row, numbers)):
+            totals.count(row, -1)
+            self._numbers.pop(row.pair, None)
+        marks = [(number,) for number in numbers]
+        with self._using() as connection, transaction(connection):
+            connection.execute(*setting("totals", msgspec.json.encode(totals).decode()))
+            connection.executemany("DELETE FROM conversations WHERE number = ?", marks)
+            connection.executemany("INSERT OR IGNORE INTO removals VALUES (?)", marks)
+
+    def removals(self) -> list[int]:
+        """What shelves may still have of those removed."""
+        with self._using() as connection:
+            return [number for (number,) in connection.execute("SELECT number FROM removals")]
+
+    def commit(self, rows: list[Row], totals: Totals, stamps: list[int]) -> None:
+        """That the shelves, by their stamps, are this far."""
+        with self._using() as connection, transaction(connection):
+            connection.execute("DELETE FROM removals")
+            connection.executemany(UPSERT, map(values_of, rows))
+            connection.execute(*setting("next_number", self.next_number))
+            connection.execute(*setting("stamps", " ".join(map(str, stamps))))
+            connection.execute(*setting("totals", msgspec.json.encode(totals).decode()))
+        self.totals = totals
+        self.stamps = stamps
+        for row in rows:
+            self._remember(row)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+@contextlib.contextmanager
+def transaction(connection: "sqlite3.Connection") -> Iterator[None]:
+    connection.execute("BEGIN")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def fact(connection: "sqlite3.Connection", name: str) -> Any:
+    row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    return row[0] if row is not None else None
+
+
+def setting(name: str, value: int | str) -> tuple[str, tuple[str, int | str]]:
+    return "INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value)
+
+
+def values_of(row: Row) -> tuple[Any, ...]:
+    return tuple(kept(v) if isinstance(v, str) else v for v in msgspec.structs.astuple(row))
+
+
+def kept(text: str) -> str:
+    """As UTF-8 can hold it; half a surrogate pair it cannot."""
+    return text.encode(errors="replace").decode()

@@ -1,0 +1,267 @@
+"""Ranking: which conversations answer a query best, of the shelves and the tail together.
+
+A conversation counts as much as its best message, and its title and summary on top of that; those
+alone are enough, too. Blocks: it runs in a thread, on a view that does not change meanwhile.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from crabtalk.storage import Meta, Pair, log_name
+
+from .document import SUMMARY, TITLE, key_of, milliseconds
+from .hit import Scope
+from .library import View
+from .manifest import Manifest
+from .scoring import Scoring, best_of
+from .shelf import Filters, Found, Searcher
+from .tail import Entry, Unkept
+from .terms import Phrase, Query
+
+# Documents asked for at first, and at most.
+FIRST = 64
+MOST = 8192
+# Conversations looked at because of their title, or of their summary; messages of those.
+NAMED = 128
+OF_NAMED = 256
+
+# What a conversation goes by here: its number, or who speaks in it while it has none.
+Key = int | Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A conversation that matches, and the message it is shown by."""
+
+    handle: str
+    meta: Meta
+    score: float
+    message_id: int
+    position: int
+    by_message: bool  # rather than by its title or summary alone
+
+
+@dataclass(slots=True)
+class Standing:
+    """What speaks for one conversation."""
+
+    message: float = 0.0
+    title: float = 0.0
+    summary: float = 0.0
+    id: int = 0  # of the message
+    folded: int = 0  # of the last one that the summary stands for
+    found: Found | None = None  # the message, if it is in the shelves
+
+    @property
+    def score(self) -> float:
+        return self.message + self.title + self.summary
+
+
+@dataclass(slots=True)
+class Names:
+    """Titles, or summaries: in a shelf, and later ones in the tail."""
+
+    what: str
+    shelf: Searcher
+    length: int
+    weight: float
+    entries: dict[Pair, Entry]
+    boosts: dict[Phrase, float] | None = None  # when the shelf has more than was looked at
+
+
+class Ranking:
+    """For one query."""
+
+    def __init__(
+        self,
+        query: Query,
+        scope: Scope,
+        times: tuple[int | None, int | None],
+        view: View,
+        manifest: Manifest,
+        tail: dict[Pair, Unkept],
+        gone: frozenset[Pair],
+    ) -> None:
+        self._query = query
+        self._scope = scope
+        self._times = times
+        self._view = view
+        self._manifest = manifest
+        self._tail = {pair: each for pair, each in tail.items() if self._in_scope(pair)}
+        self._entries = [entry for unkept in tail.values() for entry in unkept.entries]
+        self._gone = gone  # what the shelves have of these is of conversations deleted since
+        self._standings: dict[Key, Standing] = {}
+        deleted = [number for pair in gone if (number := manifest.number_of(pair)) is not None]
+        self._filters = Filters(
+            key_of(scope.agent) if scope.agent is not None else None,
+            key_of(scope.sender) if scope.sender is not None else None,
+            *times,
+            without=deleted,
+        )
+
+    def candidates(self, limit: int) -> list[Candidate]:
+        """The best first. More than asked for, since some may be gone when they are looked at."""
+        totals = self._view.totals
+        titles = {pair: each.title for pair, each in self._tail.items() if each.title}
+        summaries = {pair: each.summary for pair, each in self._tail.items() if each.summary}
+        kinds = [
+            Names("title", self._view.titles, totals.title_length, TITLE, titles),
+            Names("summary", self._view.summaries, totals.summary_length, SUMMARY, summaries),
+        ]
+        for names in kinds:
+            self._weigh_names(names)
+        self._weigh_messages(limit)
+        for names in kinds:
+            self._complete_names(names)
+        return self._best(2 * limit)
+
+    def _best(self, count: int) -> list[Candidate]:
+        found = sorted(self._standings.items(), key=lambda each: -each[1].score)
+        # Some that are as good as the last one as well: they are yet to be put in order.
+        least = found[:count][-1][1].score if found else 0.0
+        equals = [each for each in found[: count + NAMED] if each[1].score >= least]
+        best = [self._candidate(key, standing) for key, standing in equals]
+        return sorted((each for each in best if each is not None), key=order)[:count]
+
+    # ── Titles and summaries ────────────────────────────────────────────────────────────────
+
+    def _weigh_names(self, names: Names) -> None:
+        """Those that match best. What the tail has of a conversation is the later word."""
+        scoring = Scoring(self._query, names.shelf, names.length, list(names.entries.values()))
+        for pair, entry in names.entries.items():
+            score = scoring.score(entry) * names.weight
+            if score > 0 and self._is_timely(entry):
+                self._weigh(names.what, self._key(pair), score, entry.id)
+        if not any(map(names.shelf.frequency, self._query.terms)):
+            return
+        boosts = scoring.boosts
+        hits = names.shelf.search(self._query, self._filters, NAMED, boosts)
+        self._take_names(names, hits)
+        if len(hits) == NAMED or self._times != (None, None):
+            names.boosts = boosts
+
+    def _complete_names(self, names: Names) -> None:
+        """Of those found by a message: their names count, be they among the best or not."""
+        among = [key for key in self._standings if isinstance(key, int)]
+        if names.boosts is not None and among:
+            filters = Filters(among=among)
+            hits = names.shelf.search(self._query, filters, len(among), names.boosts)
+            self._take_names(names, hits)
+
+    def _take_names(self, names: Names, hits: Iterable[Found]) -> None:
+        later = {self._key(pair) for pair in names.entries}
+        for each in hits:
+            if each.conversation not in later:
+                self._weigh(names.what, each.conversation, each.score, each.id)
+
+    def _weigh(self, what: str, key: Key, score: float, number: int) -> None:
+        standing = self._standings.setdefault(key, Standing())
+        if what == "title":
+            standing.title = score
+        else:
+            standing.summary, standing.folded = score, number
+
+    # ── Messages ────────────────────────────────────────────────────────────────────────────
+
+    def _weigh_messages(self, limit: int) -> None:
+        shelf, length = self._view.messages, self._view.totals.length
+        scoring = Scoring(self._query, shelf, length, self._entries)
+        boosts = scoring.boosts
+        named = [key for key in self._standings if isinstance(key, int)]
+        for pair, unkept in self._tail.items():
+            best = best_of(filter(self._is_timely, unkept.entries), scoring)
+            if best is not None:
+                standing = self._standings.setdefault(self._key(pair), Standing())
+                standing.message, standing.id = best[0], best[1].id
+        self._take_best(boosts, limit)
+        # With a title to help, a message further down may be enough.
+        self._take_among(named, boosts, OF_NAMED)
+        named.sort(key=lambda key: -self._standings[key].score)
+        self._take_among(named[:limit], boosts, MOST)
+
+    def _take_among(self, numbers: list[int], boosts: dict[Phrase, float], size: int) -> None:
+        """Messages of conversations that were not found by their messages so far."""
+        among = [number for number in numbers if self._standings[number].found is None]
+        if among:
+            filters = self._filters._replace(among=among)
+            hits = self._view.messages.search(self._query, filters, size, boosts)
+            self._take_messages(firsts(hits))
+
+    def _take_best(self, boosts: dict[Phrase, float], wanted: int) -> None:
+        """The best messages of so many conversations, however many messages each has."""
+        scores: list[float] = []
+        seen = list(self._filters.without)
+        size = FIRST
+        while True:
+            filters = self._filters._replace(without=seen)
+            hits = self._view.messages.search(self._query, filters, size, boosts)
+            best = firsts(hits)
+            self._take_messages(best)
+            scores += (each.score for each in best)
+            if len(hits) < size or size >= MOST:
+                return
+            # Where those that follow are as good as the last one wanted, the order among them
+            # is not the shelf's to decide.
+            if len(scores) >= wanted and hits[-1].score < sorted(scores)[-wanted]:
+                return
+            seen += (each.conversation for each in best)
+            size *= 4
+
+    def _take_messages(self, found: Iterable[Found]) -> None:
+        for each in found:
+            standing = self._standings.setdefault(each.conversation, Standing())
+            if each.score > standing.message:
+                standing.message, standing.id, standing.found = each.score, each.id, each
+
+    # ── What may be found ───────────────────────────────────────────────────────────────────
+
+    def _key(self, pair: Pair) -> Key:
+        number = self._manifest.number_of(pair) if pair not in self._gone else None
+        return pair if number is None else number
+
+    def _in_scope(self, pair: Pair) -> bool:
+        agent, sender = self._scope.agent, self._scope.sender
+        return agent in (None, pair.agent) and sender in (None, pair.sender)
+
+    def _is_timely(self, entry: Entry) -> bool:
+        since, until = self._times
+        if since is None and until is None:
+            return True
+        at = milliseconds(entry.at)
+        return (since is None or at >= since) and (until is None or at <= until)
+
+    def _candidate(self, key: Key, standing: Standing) -> Candidate | None:
+        """None when it is gone, or none of what may be found after all."""
+        if isinstance(key, int):
+            row = self._manifest.row(key)
+            if row is None or row.pair in self._gone or not self._in_scope(row.pair):
+                return None
+            handle, meta = row.handle, row.meta
+        else:
+            handle, meta = log_name(key), Meta(*key)
+        if (unkept := self._tail.get(meta.pair)) is not None:
+            meta = unkept.meta(meta)
+        found = standing.found
+        return Candidate(
+            handle,
+            meta,
+            standing.score,
+            standing.id if standing.message else standing.folded,
+            self._view.messages.position(found) if found is not None else 0,
+            bool(standing.message),
+        )
+
+
+def firsts(hits: Iterable[Found]) -> list[Found]:
+    """The best of each conversation; of equals, the latest."""
+    best: dict[int, Found] = {}
+    for each in hits:
+        known = best.setdefault(each.conversation, each)
+        if each.score == known.score and each.id > known.id:
+            best[each.conversation] = each
+    return list(best.values())
+
+
+def order(candidate: Candidate) -> tuple[float, int, str]:
+    """Best first; of equals the one that was spoken in last."""
+    return -candidate.score, -milliseconds(candidate.meta.updated_at), candidate.handle

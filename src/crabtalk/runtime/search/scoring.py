@@ -1,0 +1,94 @@
+"""Scoring: BM25 over the tail and the shelves as if they were one.
+
+The shelves score what is in them; what is in the tail is scored here, by the same formula and with
+the numbers of both.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import log
+
+from .shelf import Searcher
+from .tail import Entry
+from .terms import Phrase, Query
+
+K1 = 1.2
+B = 0.75
+# Below that share the tail is too small to make a difference to what the shelves say.
+NOTABLE = 0.01
+
+
+class Scoring:
+    """For one query. `length` is of all terms in the shelf."""
+
+    def __init__(
+        self, query: Query, shelf: Searcher | None, length: int, entries: Sequence[Entry]
+    ) -> None:
+        self._query = query
+        self._shelved = shelf.documents if shelf is not None else 0
+        entries = [entry for entry in entries if entry.terms]
+        self.documents = self._shelved + len(entries)
+        total = length + sum(len(entry.terms) for entry in entries)
+        self._average = total / self.documents if self.documents else 1.0
+        self._idf: dict[str, float] = {}
+        self._own: dict[str, float] = {}  # what the shelf takes it for
+        for term in query.terms:
+            shelved = shelf.frequency(term) if shelf is not None else 0
+            fresh = sum(1 for entry in entries if term in entry.counts)
+            self._idf[term] = idf(self.documents, shelved + fresh)
+            self._own[term] = idf(self._shelved, shelved)
+        self._notable = len(entries) > NOTABLE * self._shelved
+
+    @property
+    def boosts(self) -> dict[Phrase, float]:
+        """What to multiply the shelf's scores with, part by part, to speak of the same numbers."""
+        if not self._notable or not self._shelved:
+            return {}
+        parts = [*self._query.phrases, *((word,) for word in self._query.words)]
+        return {
+            part: sum(self._idf[term] for term in part) / sum(self._own[term] for term in part)
+            for part in parts
+        }
+
+    def score(self, entry: Entry) -> float:
+        """0 for what is not found, before the weight of its kind."""
+        counts, length = entry.counts, len(entry.terms)
+        score = 0.0
+        for phrase in self._query.phrases:
+            times = occurrences(entry.terms.row, phrase) if phrase[0] in counts else 0
+            if not times:
+                return 0.0
+            score += self._part(times, length) * sum(self._idf[term] for term in phrase)
+        for word in self._query.words:
+            if times := counts.get(word, 0):
+                score += self._part(times, length) * self._idf[word]
+        return score
+
+    def _part(self, times: int, length: int) -> float:
+        return times * (K1 + 1) / (times + K1 * (1 - B + B * length / self._average))
+
+
+def idf(documents: int, having: int) -> float:
+    having = min(having, documents)
+    return log(1 + (documents - having + 0.5) / (having + 0.5))
+
+
+def occurrences(row: list[str], phrase: Sequence[str]) -> int:
+    """How often the phrase stands in a row of words."""
+    count, at, size = 0, -1, len(phrase)
+    wanted = list(phrase)
+    try:
+        while True:
+            at = row.index(wanted[0], at + 1)
+            count += row[at : at + size] == wanted
+    except ValueError:
+        return count
+
+
+def best_of(entries: Iterable[Entry], scoring: Scoring) -> tuple[float, Entry] | None:
+    """The one that counts most; of equals, the latest."""
+    best: tuple[float, Entry] | None = None
+    for entry in entries:
+        score = scoring.score(entry) * entry.weight
+        if score > 0 and (best is None or score >= best[0]):
+            best = score, entry
+    return best

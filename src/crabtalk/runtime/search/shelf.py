@@ -1,0 +1,306 @@
+"""Shelf: one tantivy index, of messages, of titles or of summaries.
+
+It knows documents, not conversations: what is in it, under which number, is the manifest's part.
+Whoever writes does so from one thread; a `Searcher` may be used by any, and stays as it was.
+"""
+
+import contextlib
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from .terms import Phrase, Query, Terms
+
+if TYPE_CHECKING:  # imported late: most of what a daemon does needs no index
+    import tantivy
+
+# What documents wait in before they become a segment; the least that tantivy accepts is 15 MB.
+HEAP = 24_000_000
+LARGEST_ID = 0xFFFF_FFFF
+# Each file of a segment ends with a JSON object that has its checksum, that object's length, and
+# this number.
+FOOTER = struct.Struct("<II")
+MAGIC = 1337
+CHUNK = 1024 * 1024
+PARTS = ("fast", "fieldnorm", "idx", "pos", "store", "term")
+
+
+class Filters(NamedTuple):
+    """Numbers that documents must bear, or may not."""
+
+    agent: int | None = None
+    sender: int | None = None
+    since: int | None = None
+    until: int | None = None
+    among: Sequence[int] | None = None  # conversations
+    without: Sequence[int] = ()
+
+
+class Found(NamedTuple):
+    score: float
+    conversation: int
+    id: int
+    address: "tantivy.DocAddress"
+
+
+class DamagedError(Exception):
+    """The index cannot be read; it has to be made anew."""
+
+
+def uid_of(conversation: int, number: int) -> int:
+    return conversation << 32 | min(number, LARGEST_ID)
+
+
+@contextlib.contextmanager
+def telling_damage() -> Iterator[None]:
+    """What tantivy says of files it cannot make sense of, as a DamagedError."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise DamagedError(str(error)) from None
+    except BaseException as error:
+        # How a panic arrives here; its class cannot be imported.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DamagedError(f"tantivy panicked: {error}") from None
+
+
+class Shelf:
+    def __init__(self, directory: Path | None) -> None:
+        """Opens what is there, or begins. Raises DamagedError; without a directory, never."""
+        import tantivy
+
+        self._directory = directory
+        self._schema = schema_of(tantivy.SchemaBuilder())
+        if directory is not None:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_files(directory)
+        with telling_damage():
+            path = str(directory) if directory is not None else None
+            self._index = tantivy.Index(self._schema, path=path)
+            splitting = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).build()
+            self._index.register_tokenizer("spaces", splitting)
+            self._index.config_reader("manual")
+            self._index.reload()
+            self._searcher = self._index.searcher()
+        self._writer: tantivy.IndexWriter | None = None
+
+    @property
+    def stamp(self) -> int:
+        """Of the last commit; it grows with each."""
+        if self._directory is None:
+            return 0
+        return int(json.loads((self._directory / "meta.json").read_bytes())["opstamp"])
+
+    # ── Writing ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def writer(self) -> "tantivy.IndexWriter":
+        if self._writer is None:
+            self._writer = self._index.writer(HEAP, 1)
+            # What a crash left behind half made.
+            self._writer.garbage_collect_files()
+        return self._writer
+
+    def add(
+        self,
+        uid: int,
+        terms: Terms,
+        weight: float,
+        at: int,
+        position: int,
+        agent: int,
+        sender: int,
+    ) -> None:
+        import tantivy
+
+        document = tantivy.Document()
+        document.add_text("body", terms.body())
+        document.add_unsigned("uid", uid)
+        document.add_unsigned("conversation", uid >> 32)
+        document.add_unsigned("agent", agent)
+        document.add_unsigned("sender", sender)
+        document.add_unsigned("at", at)
+        document.add_unsigned("position", position)
+        # A search multiplies scores by log2(2 + this).
+        document.add_float("weight", 2**weight - 2)
+        self.writer.add_document(document)
+
+    def remove(self, conversation: int) -> None:
+        self.writer.delete_documents_by_term("conversation", conversation)
+
+    def remove_from(self, uid: int, last: int) -> None:
+        """All from one to another."""
+        import tantivy
+
+        kind = tantivy.FieldType.Unsigned
+        query = tantivy.Query.range_query(self._schema, "uid", kind, uid, last)
+        self.writer.delete_documents_by_query(query)
+
+    def commit(self) -> "Searcher":
+        """What was written so far is kept, and can be found with what is returned."""
+        if self._writer is not None:
+            self._writer.commit()
+            self._index.reload()
+            self._searcher = self._index.searcher()
+        return self.searcher()
+
+    def close(self) -> None:
+        """What was not committed is forgotten. A merge under way comes to nothing."""
+        self._writer = None
+
+    # ── Reading ─────────────────────────────────────────────────────────────────────────────
+
+    def searcher(self) -> "Searcher":
+        return Searcher(self._schema, self._searcher)
+
+    def verify(self) -> None:
+        """Reads every file to the end, which takes a while. Raises DamagedError.
+
+        Files that a merge removes meanwhile are none of ours any more.
+        """
+        if self._directory is None:
+            return
+        for path in sorted(self._directory.iterdir()):
+            if path.suffix not in (".json", ".lock"):
+                try:
+                    intact = is_intact(path)
+                except FileNotFoundError:
+                    continue
+                if not intact:
+                    raise DamagedError(f"{path.name} is not what was written")
+
+
+class Searcher:
+    """A shelf as it was at one commit."""
+
+    def __init__(self, schema: "tantivy.Schema", searcher: "tantivy.Searcher") -> None:
+        self._schema = schema
+        self._searcher = searcher
+        self.documents = searcher.num_docs
+
+    def frequency(self, term: str) -> int:
+        """Documents with the term; some that were removed may be among them."""
+        with telling_damage():
+            return self._searcher.doc_freq("body", term)
+
+    def search(
+        self, query: Query, filters: Filters, limit: int, boosts: dict[Phrase, float] | None = None
+    ) -> list[Found]:
+        """The best documents, role weights included."""
+        if not self.documents:
+            return []
+        asked = self._asked(query, filters, boosts or {})
+        searcher = self._searcher
+        with telling_damage():
+            hits = searcher.search(asked, limit, count=False, weight_by_field="weight").hits
+            uids = searcher.fast_field_values("uid", [address for _, address in hits])
+        return [
+            Found(score, int(uid) >> 32, int(uid) & LARGEST_ID, address)
+            for (score, address), uid in zip(hits, uids, strict=True)
+            if uid is not None
+        ]
+
+    def position(self, found: Found) -> int:
+        """Where in its log the message is."""
+        with telling_damage():
+            return int(self._searcher.fast_field_values("position", [found.address])[0] or 0)
+
+    def _asked(
+        self, query: Query, filters: Filters, boosts: dict[Phrase, float]
+    ) -> "tantivy.Query":
+        import tantivy
+        from tantivy import Occur
+
+        make = tantivy.Query
+        schema = self._schema
+
+        def part(phrase: Phrase) -> "tantivy.Query":
+            made = (
+                make.phrase_query(schema, "body", list(phrase))
+                if len(phrase) > 1
+                else make.term_query(schema, "body", phrase[0], "freq")
+            )
+            return make.boost_query(made, boosts[phrase]) if phrase in boosts else made
+
+        parts = [(Occur.Must, part(phrase)) for phrase in query.phrases]
+        words = [(Occur.Should, part((word,))) for word in query.words]
+        limits = self._limits(filters)
+        if words and limits and not parts:
+            # Beside what must be, what may be is left out: so that one of the words must be.
+            parts.append((Occur.Must, make.boolean_query(words)))
+        else:
+            parts += words
+        return make.boolean_query([*parts, *limits])
+
+    def _limits(self, filters: Filters) -> "list[tuple[tantivy.Occur, tantivy.Query]]":
+        import tantivy
+        from tantivy import FieldType, Occur
+
+        make = tantivy.Query
+        schema = self._schema
+        must: list[tantivy.Query] = []
+        if filters.agent is not None:
+            must.append(make.term_query(schema, "agent", filters.agent))
+        if filters.sender is not None:
+            must.append(make.term_query(schema, "sender", filters.sender))
+        if filters.among is not None:
+            must.append(make.term_set_query(schema, "conversation", filters.among))
+        if filters.since is not None or filters.until is not None:
+            times = filters.since, filters.until
+            must.append(make.range_query(schema, "at", FieldType.Unsigned, *times))
+        limits = [(Occur.Must, make.const_score_query(query, 0.0)) for query in must]
+        if filters.without:
+            without = make.term_set_query(schema, "conversation", filters.without)
+            limits.append((Occur.MustNot, without))
+        return limits
+
+
+def schema_of(builder: "tantivy.SchemaBuilder") -> "tantivy.Schema":
+    """What a document is found, filtered, weighed and placed by. Nothing of it is stored again."""
+    builder.add_text_field("body", tokenizer_name="spaces", index_option="position")
+    builder.add_unsigned_field("uid", fast=True)
+    builder.add_unsigned_field("conversation", indexed=True)
+    builder.add_unsigned_field("agent", indexed=True)
+    builder.add_unsigned_field("sender", indexed=True)
+    builder.add_unsigned_field("at", fast=True)
+    builder.add_unsigned_field("position", fast=True)
+    builder.add_float_field("weight", fast=True)
+    return builder.build()
+
+
+def check_files(directory: Path) -> None:
+    """Whether all files are there. That they are whole tantivy sees when it opens them."""
+    there = {path.name for path in directory.iterdir()}
+    if "meta.json" not in there:
+        return
+    try:
+        segments = json.loads((directory / "meta.json").read_bytes())["segments"]
+        names = {each["segment_id"].replace("-", "") for each in segments}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"meta.json cannot be read: {error}") from None
+    needed = {f"{name}.{part}" for name in names for part in PARTS} | {".managed.json"}
+    if missing := needed - there:
+        raise DamagedError(f"{min(missing)} is missing")
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a segment's file has the checksum it ends with."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(0, size - FOOTER.size))
+        try:
+            length, magic = FOOTER.unpack(file.read(FOOTER.size))
+            file.seek(size - FOOTER.size - length)
+            expected = json.loads(file.read(length))["crc"]
+        except (struct.error, OSError, ValueError, KeyError):
+            return False
+        file.seek(0)
+        rest, checksum = size - FOOTER.size - length, 0
+        while rest > 0 and (piece := file.read(min(CHUNK, rest))):
+            checksum = zlib.crc32(piece, checksum)
+            rest -= len(piece)
+    return bool(magic == MAGIC and checksum == expected)

@@ -1,0 +1,213 @@
+"""Tail: what was appended and is not in the shelves yet, kept in memory so that it can be found.
+
+Taking note of a message costs nothing to speak of; its terms are made when somebody first
+searches. It is bounded: past that it knows only that there is more, and whoever searches waits.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from crabtalk.model.messages import Message
+from crabtalk.storage import MarkerRecord, MessageRecord, Meta, MetaRecord, Pair, Record
+
+from .document import searchable
+from .manifest import Row
+from .terms import Terms, terms_of
+
+MAX_MESSAGES = 20_000
+MAX_BYTES = 32 * 1024 * 1024
+T = TypeVar("T")
+# What an entry takes beside its text, roughly.
+OVERHEAD = 512
+
+
+class Entry:
+    """Something that can be found; what it is made of is looked at once, by who first needs it."""
+
+    __slots__ = ("_counts", "_message", "_terms", "at", "id", "size", "tool_results", "weight")
+
+    def __init__(self, number: int, at: str, message: Message, *, tool_results: bool) -> None:
+        self.id = number
+        self.at = at
+        self.tool_results = tool_results
+        # Not the images: they may be large, and nobody finds a word in them.
+        self._message = Message(
+            message.role, message.text, tool_calls=message.tool_calls, name=message.name
+        )
+        self.size = OVERHEAD + len(message.text)
+        self.size += sum(len(call.arguments) for call in message.tool_calls)
+        self.weight = 0.0
+        self._terms: Terms | None = None
+        self._counts: Counter[str] | None = None
+
+    @property
+    def terms(self) -> Terms:
+        if self._terms is None:
+            text, self.weight = searchable(self._message, tool_results=self.tool_results)
+            self._terms = terms_of(text)
+        return self._terms
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often it has each term."""
+        if self._counts is None:
+            self._counts = Counter(self.terms.row)
+            self._counts.update(self.terms.pairs)
+        return self._counts
+
+
+@dataclass(slots=True)
+class Unkept:
+    """What the shelves do not have of one conversation."""
+
+    entries: list[Entry] = field(default_factory=list)
+    title: Entry | None = None  # as it is now, if it was set
+    summary: Entry | None = None
+    marker: MarkerRecord | None = None
+    named: str | None = None
+    created_at: str | None = None
+    updated_at: str | None = None
+    message_count: int | None = None
+    is_taken: bool = False  # nothing came since the logs were last read
+
+    def note(self, record: Record) -> None:
+        """What it says of the conversation as a whole."""
+        self.is_taken = False
+        match record:
+            case MessageRecord(id=number, at=at):
+                self.updated_at, self.message_count = at, number + 1
+            case MetaRecord():
+                self.created_at = given(record.created_at, self.created_at)
+                self.updated_at = given(record.updated_at, self.updated_at)
+                self.message_count = given(record.message_count, self.message_count)
+                if record.title is not None:
+                    self.named = record.title
+                    self.title = text_entry(0, self.created_at or "", record.title)
+            case MarkerRecord(end_id=end, archived_at=at):
+                self.marker, self.updated_at = record, at
+                self.summary = text_entry(max(0, end - 1), at, record.summary)
+
+    def meta(self, known: Meta) -> Meta:
+        """What is known of the conversation, brought up to date."""
+        return Meta(
+            known.agent,
+            known.created_by,
+            created_at=self.created_at or known.created_at,
+            title=known.title if self.named is None else self.named,
+            updated_at=self.updated_at or known.updated_at,
+            message_count=known.message_count if self.message_count is None else self.message_count,
+        )
+
+
+class Tail:
+    def __init__(self) -> None:
+        self._table: dict[Pair, Unkept] = {}
+        self.messages = 0
+        self.bytes = 0
+        self.overflowed: set[Pair] = set()  # these have more than is here
+        # Deleted, while the shelves may still have them: which deletion it was, for each.
+        self._gone: dict[Pair, int] = {}
+        self._deletions = 0
+
+    def __bool__(self) -> bool:
+        """Whether there is anything the shelves do not know."""
+        return bool(self._table or self._gone)
+
+    def snapshot(self) -> tuple[dict[Pair, Unkept], frozenset[Pair]]:
+        """What there is and what is gone, for another thread: it stays as it is now."""
+        table = {
+            pair: replace(unkept, entries=unkept.entries[:]) for pair, unkept in self._table.items()
+        }
+        return table, frozenset(self._gone)
+
+    def add(self, pair: Pair, records: Sequence[Record], *, tool_results: bool) -> None:
+        unkept = self._table.get(pair)
+        if unkept is None:
+            unkept = self._table[pair] = Unkept()
+        for record in records:
+            unkept.note(record)
+            if isinstance(record, MessageRecord):
+                self._add(pair, unkept, record, tool_results)
+
+    def _add(self, pair: Pair, unkept: Unkept, record: MessageRecord, tool_results: bool) -> None:
+        message = record.message
+        if message.role == "system" or (message.role == "tool" and not tool_results):
+            return
+        entry = Entry(record.id, record.at, message, tool_results=tool_results)
+        if self.messages >= MAX_MESSAGES or self.bytes + entry.size > MAX_BYTES:
+            self.overflowed.add(pair)
+            return
+        unkept.entries.append(entry)
+        self.messages += 1
+        self.bytes += entry.size
+
+    def delete(self, pair: Pair) -> None:
+        """The conversation is gone; what is added from now on is of another."""
+        self.drop(pair)
+        self._deletions += 1
+        self._gone[pair] = self._deletions
+
+    def drop(self, pair: Pair) -> None:
+        unkept = self._table.pop(pair, None)
+        self.overflowed.discard(pair)
+        if unkept is not None:
+            self._forget(unkept.entries)
+
+    # ── What becomes of it ──────────────────────────────────────────────────────────────────
+
+    def taken(self) -> tuple[dict[Pair, int], list[Pair]]:
+        """What was deleted and who has something here, now that the logs are to be read."""
+        for unkept in self._table.values():
+            unkept.is_taken = True
+        return dict(self._gone), list(self._table)
+
+    def committed(self, gone: dict[Pair, int], rows: Iterable[Row]) -> None:
+        """The shelves know of these deletions, and have the logs as far as the rows say."""
+        for pair, number in gone.items():
+            if self._gone.get(pair) == number:
+                del self._gone[pair]
+        for row in rows:
+            if row.pair not in self._gone:
+                self._cover(row)
+
+    def left(self, pairs: Iterable[Pair]) -> list[Pair]:
+        """Those that still have something here, and nothing new."""
+        table = self._table
+        return [pair for pair in pairs if pair in table and table[pair].is_taken]
+
+    def _cover(self, row: Row) -> None:
+        unkept = self._table.get(row.pair)
+        if unkept is None:
+            return
+        # A list of its own: searches under way still look at the other.
+        rest = [entry for entry in unkept.entries if entry.id >= row.next_id]
+        self._forget([entry for entry in unkept.entries if entry.id < row.next_id])
+        unkept.entries = rest
+        marker = unkept.marker
+        if marker is not None and (row.folded, row.archived_at) == (
+            marker.end_id,
+            marker.archived_at,
+        ):
+            unkept.marker = unkept.summary = None
+        if unkept.named == row.title:
+            unkept.title = None
+        behind = (unkept.message_count or 0) > row.message_count
+        if not (rest or behind or unkept.title or unkept.marker):
+            del self._table[row.pair]
+        if not behind:
+            self.overflowed.discard(row.pair)
+
+    def _forget(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.messages -= 1
+            self.bytes -= entry.size
+
+
+def text_entry(number: int, at: str, text: str) -> Entry:
+    return Entry(number, at, Message("user", text), tool_results=False)
+
+
+def given(new: T | None, old: T | None) -> T | None:
+    return old if new is None else new

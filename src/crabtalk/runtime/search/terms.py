@@ -1,0 +1,128 @@
+"""Terms: a text as the index holds it, and a query as the index is asked.
+
+Words are in the order of the text, so that a phrase is a row of them. Pairs of neighbouring
+characters, which scripts without spaces are found by, come apart: they would break up the rows.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from crabtalk.memory import tokens
+
+# A query is cut there: more words make it slower and no clearer.
+MAX_QUERY_TERMS = 64
+MAX_QUERY_LENGTH = 4096
+# What is longer is no word but data; nobody types it, and it would only take up room.
+MAX_TERM = 256
+# Text is taken apart in pieces of so many characters, so that no step holds up other threads.
+PIECE = 32 * 1024
+# Up to that many characters, a chunk between spaces is likely to come again.
+KNOWN_LENGTH = 24
+Phrase = tuple[str, ...]
+QUOTED = re.compile(r'"([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a text is found by."""
+
+    row: list[str]
+    pairs: list[str]
+
+    def __len__(self) -> int:
+        return len(self.row) + len(self.pairs)
+
+    def body(self) -> str:
+        """For an index that splits at spaces."""
+        return " ".join(self.row + self.pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Any of the words may occur, all of the phrases must."""
+
+    words: tuple[str, ...]
+    phrases: tuple[Phrase, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.words or self.phrases)
+
+    @property
+    def terms(self) -> set[str]:
+        return {*self.words, *(term for phrase in self.phrases for term in phrase)}
+
+
+def terms_of(text: str) -> Terms:
+    """Takes as long as the text is; between its pieces other threads get their turn."""
+    row: list[str] = []
+    pairs: list[str] = []
+    for piece in pieces(text):
+        if piece.isascii():
+            row += tokens(piece)
+        else:
+            take_apart(piece, row, pairs)
+    if max(map(len, row), default=0) > MAX_TERM:
+        row = [term for term in row if len(term) <= MAX_TERM]
+    return Terms(row, pairs)
+
+
+def take_apart(text: str, row: list[str], pairs: list[str]) -> None:
+    """Chunk by chunk, since tokens of different scripts do not come in the order of the text."""
+    plain: list[str] = []
+    for chunk in text.split():
+        if chunk.isascii():
+            plain.append(chunk)
+            continue
+        if plain:
+            row += tokens(" ".join(plain))
+            plain = []
+        found = known_chunk(chunk) if len(chunk) <= KNOWN_LENGTH else chunk_terms(chunk)
+        row += found[0]
+        pairs += found[1]
+    if plain:
+        row += tokens(" ".join(plain))
+
+
+def chunk_terms(chunk: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Words and single characters, and pairs. Only characters that make pairs stand alone."""
+    found = tokens(chunk)
+    singles = {term for term in found if len(term) == 1}
+    if not singles:
+        return found, ()
+    is_pair = [len(term) == 2 and term[0] in singles for term in found]
+    row = [term for term, pair in zip(found, is_pair, strict=True) if not pair]
+    return row, [term for term, pair in zip(found, is_pair, strict=True) if pair]
+
+
+@lru_cache(maxsize=8192)
+def known_chunk(chunk: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Words come again and again, and taking one apart that is not ASCII costs some."""
+    row, pairs = chunk_terms(chunk)
+    return tuple(row), tuple(pairs)
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Cut between words where there is a place for it nearby."""
+    start = 0
+    while len(text) - start > PIECE:
+        end = max(text.rfind(" ", start, start + PIECE), text.rfind("\n", start, start + PIECE))
+        end = end if end > start + PIECE // 2 else start + PIECE
+        yield text[start:end]
+        start = end
+    yield text[start:] if start else text
+
+
+def query_of(text: str) -> Query:
+    """Words, and phrases in double quotes. One that is not closed is no phrase."""
+    text = text[:MAX_QUERY_LENGTH]
+    room = MAX_QUERY_TERMS
+    phrases: list[Phrase] = []
+    for quoted in QUOTED.findall(text):
+        phrase = tuple(terms_of(quoted).row[:room])
+        if phrase and phrase not in phrases:
+            phrases.append(phrase)
+            room -= len(phrase)
+    words = dict.fromkeys(tokens(QUOTED.sub(" ", text)))
+    return Query(tuple(words)[:room], tuple(phrases))

@@ -1,0 +1,104 @@
+"""Window: a match and what was said around it, each message cut to what may be shown."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from crabtalk.model.messages import Message
+from crabtalk.storage import MessageRecord
+
+from .document import searchable
+from .hit import MAX_SNIPPET_BYTES, WindowItem
+from .terms import Query, pieces, terms_of
+
+# What a snippet that is cut out of the middle shows before the match, in bytes.
+LEAD = MAX_SNIPPET_BYTES // 4
+WORD = re.compile(r"\S{1,64}")
+
+
+def window_of(
+    messages: Sequence[MessageRecord], matched: int, query: Query, *, tool_results: bool
+) -> tuple[WindowItem, ...]:
+    """Of the matched message, the place that matched."""
+    return tuple(
+        item(record, query if record.id == matched else None, tool_results=tool_results)
+        for record in messages
+    )
+
+
+def item(record: MessageRecord, query: Query | None, *, tool_results: bool) -> WindowItem:
+    message = record.message
+    texts = shown(message, tool_results=tool_results)
+    text, start = texts[0], 0
+    if query is not None:
+        places = ((each, place_of(each, query)) for each in texts)
+        text, start = next(((t, at) for t, at in places if at is not None), (text, 0))
+    snippet = excerpt(text, start)
+    is_hidden = message.role == "tool" and not tool_results and bool(message.text)
+    return WindowItem(
+        record.id,
+        message.role,
+        snippet,
+        is_hidden or len(snippet) < len(text),
+        message.name or (message.tool_calls[0].name if message.tool_calls else ""),
+        message.agent,
+    )
+
+
+def shown(message: Message, *, tool_results: bool) -> list[str]:
+    """What a message reads as: the first is shown, unless the match is in another.
+
+    What a tool answered may hold secrets: where it may not be searched, it is not shown either.
+    """
+    if message.role == "tool" and not tool_results:
+        return [""]
+    calls = " ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
+    return [text for text in (message.text, calls) if text] or [""]
+
+
+def matches(message: Message, query: Query, *, tool_results: bool) -> bool:
+    """Whether it says anything of what was searched for."""
+    text, _ = searchable(message, tool_results=tool_results)
+    return any(has_any(piece, query.terms) for piece in pieces(text))
+
+
+def has_any(text: str, wanted: set[str]) -> bool:
+    terms = terms_of(text)
+    return not (wanted.isdisjoint(terms.row) and wanted.isdisjoint(terms.pairs))
+
+
+def place_of(text: str, query: Query) -> int | None:
+    """Where the first thing that was searched for begins; None when there is nothing of it."""
+    wanted = query.terms
+    if found := pattern_of(wanted).search(text):
+        return found.start()
+    if text.isascii():
+        return None  # terms of ASCII are as they stand in the text
+    start = 0
+    for piece in pieces(text):
+        if has_any(piece, wanted):
+            words = WORD.finditer(piece)
+            return start + next((w.start() for w in words if has_any(w.group(), wanted)), 0)
+        start += len(piece)
+    return None
+
+
+def pattern_of(terms: Iterable[str]) -> re.Pattern[str]:
+    """Finds terms that are spelt in the text as they are in the index, case aside: most are."""
+    parts = sorted(map(re.escape, terms), key=len, reverse=True)
+    return re.compile(rf"(?<![^\W_])(?:{'|'.join(parts)})(?![^\W_])", re.IGNORECASE)
+
+
+def excerpt(text: str, start: int) -> str:
+    """As much as may be shown, with what begins at `start` in sight. Cut between characters."""
+    head = encoded(text[: MAX_SNIPPET_BYTES + 1])
+    if len(text) <= MAX_SNIPPET_BYTES and len(head) <= MAX_SNIPPET_BYTES:
+        return text
+    before = encoded(text[max(0, start - MAX_SNIPPET_BYTES) : start])
+    if start > MAX_SNIPPET_BYTES or len(before) > MAX_SNIPPET_BYTES - LEAD:
+        lead = before[-LEAD:].decode(errors="ignore")
+        head = encoded(lead + text[start : start + MAX_SNIPPET_BYTES])
+    return head[:MAX_SNIPPET_BYTES].decode(errors="ignore")
+
+
+def encoded(text: str) -> bytes:
+    return text.encode(errors="replace")

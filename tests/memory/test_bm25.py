@@ -1,0 +1,136 @@
+"""BM25: the numbers, against the formula written out, whatever was added and removed before."""
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.memory import tokens
+from crabtalk.memory.bm25 import COMMON, Index
+
+Documents = dict[int, list[str]]
+TERMS = st.sampled_from(["ash", "birch", "cedar", "elm", "fir", "oak"])
+
+
+def written_out(documents: Documents, query: list[str]) -> list[tuple[int, float]]:
+    """Every score, by the formula alone."""
+    counted = {number: terms for number, terms in documents.items() if terms}
+    average = sum(map(len, counted.values())) / max(1, len(counted))
+    scores: dict[int, float] = {}
+    for term in dict.fromkeys(query):
+        having = [number for number, terms in counted.items() if term in terms]
+        idf = math.log((len(counted) - len(having) + 0.5) / (len(having) + 0.5) + 1)
+        for number in having:
+            tf = counted[number].count(term)
+            norm = 1.2 * (1 - 0.75 + 0.75 * len(counted[number]) / average)
+            scores[number] = scores.get(number, 0.0) + idf * tf * 2.2 / (tf + norm)
+    return sorted(scores.items(), key=lambda found: (-found[1], found[0]))
+
+
+def index_of(documents: Documents) -> Index:
+    index = Index()
+    for number, terms in documents.items():
+        index.add(number, terms)
+    return index
+
+
+def assert_same(found: list[tuple[int, float]], expected: list[tuple[int, float]]) -> None:
+    """Equal scores may come in any order here: sums differ in their last digit."""
+    assert [score for _, score in found] == pytest.approx([score for _, score in expected])
+    scores = dict(expected)
+    assert [score for _, score in found] == pytest.approx([scores[number] for number, _ in found])
+    assert len({number for number, _ in found}) == len(found)
+
+
+@pytest.mark.req("memory.bm25.formula")
+def test_the_worked_example_comes_out_to_six_digits() -> None:
+    index = index_of(
+        {
+            1: tokens("deploy pipeline failed twice") + tokens("ship"),
+            2: tokens("the deploy went fine"),
+            3: tokens("weather is sunny today"),
+        }
+    )
+    found = [(number, round(score, 6)) for number, score in index.search(tokens("deploy ship"), 9)]
+    assert found == [(1, 1.262955), (2, 0.507772)]
+
+
+@pytest.mark.req("memory.bm25.formula")
+@given(
+    documents=st.dictionaries(st.integers(1, 40), st.lists(TERMS, max_size=8), max_size=30),
+    gone=st.sets(st.integers(1, 40)),
+    query=st.lists(TERMS, max_size=5),
+    limit=st.integers(0, 12),
+)
+def test_scores_are_exact_whatever_was_removed(
+    documents: Documents, gone: set[int], query: list[str], limit: int
+) -> None:
+    index = index_of(documents)
+    for number in gone & documents.keys():
+        index.remove(number, documents.pop(number))
+    assert len(index) == sum(1 for terms in documents.values() if terms)
+    assert index.terms == len({term for terms in documents.values() for term in terms})
+    assert_same(index.search(query, limit), written_out(documents, query)[:limit])
+
+
+@pytest.mark.req("memory.bm25.formula")
+@given(
+    shape=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=6),
+    rare=st.integers(0, 9),
+    query=st.lists(st.sampled_from(["ash", "birch", "rare", "none"]), max_size=4),
+    gone=st.integers(0, 200),
+    limit=st.integers(1, 12),
+)
+def test_scores_are_exact_with_common_terms(
+    shape: list[tuple[int, int]], rare: int, query: list[str], gone: int, limit: int
+) -> None:
+    documents = {
+        number: ["ash"] * ash + ["birch"] * birch + ["rare"] * (number < rare) + ["filler"]
+        for number in range(3 * COMMON)
+        for ash, birch in [shape[number % len(shape)]]
+    }
+    index = index_of(documents)
+    index.search(query, limit)  # common terms are kept together from here on
+    for number in range(gone, gone + 20):
+        index.remove(number, documents.pop(number, []))
+    late = ["ash", "birch", "late"]
+    documents[1000] = late
+    index.add(1000, late)
+    assert_same(index.search(query, limit), written_out(documents, query)[:limit])
+
+
+@pytest.mark.req("memory.search.ties")
+@pytest.mark.parametrize("query", [["ash"], ["ash", "birch"], ["ash", "rare"]])
+def test_of_equals_the_one_with_the_lower_id_comes_first(query: list[str]) -> None:
+    index = Index()
+    for number in reversed(range(1, 200)):
+        index.add(number, ["ash", "birch", "rare"] if number % 40 == 0 else ["ash", "birch"])
+    best = [40, 80, 120, 160] if "rare" in query else []
+    others = [number for number in range(1, 200) if number not in best]
+    if not best:
+        others = [number for number in others if number % 40]  # the others are longer
+    assert [number for number, _ in index.search(query, 12)] == (best + others)[:12]
+
+
+@pytest.mark.req("memory.remove.cost")
+def test_removing_a_document_looks_at_its_own_terms_only() -> None:
+    index = Index()
+    for number in range(20_000):
+        index.add(number, [f"alone{number}"])
+    index.add(-1, ["alone7", "mine"])
+    touched = Counter[str]()
+
+    class Watched(dict[str, dict[int, int]]):
+        def __getitem__(self, term: str) -> dict[int, int]:
+            touched[term] += 1
+            return super().__getitem__(term)
+
+        def __iter__(self) -> object:  # type: ignore[override]
+            raise AssertionError("the whole vocabulary was looked through")
+
+    index._counts = Watched(index._counts)
+    index.remove(-1, ["alone7", "mine"])
+    assert set(touched) == {"alone7", "mine"}
+    assert [number for number, _ in index.search(["alone7"], 5)] == [7]

@@ -1,0 +1,170 @@
+"""A crash at any byte and between any two steps: what was acknowledged is there, once, and what was
+not is there whole or not at all."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crabtalk.memory import Add, Entry, Memory
+from crabtalk.memory.crmem import encode
+from crabtalk.memory.journal import Base, Put
+from crabtalk.memory.journal import encode as line
+from crabtalk.memory.snapshot import identity
+from tests.memory.samples import OPS, journal_of, kept, opened
+
+State = list[Entry]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "memory" / "crab.crmem"
+
+
+def written(path: Path) -> tuple[list[State], list[int]]:
+    """Applies all ops; the entries after each, and how long the journal was then."""
+    memory = opened(path)
+    memory.apply(Add("first", "the file comes with it"))
+    states, sizes = [memory.entries()], [0]
+    for op in OPS:
+        memory.apply(op)
+        states.append(memory.entries())
+        sizes.append(journal_of(path).stat().st_size)
+    # Not closed: the process is as good as dead. Its lock goes with its file.
+    memory._journal.close(remove=False)  # type: ignore[union-attr]
+    return states, sizes
+
+
+@pytest.mark.req("memory.crash.every_byte")
+def test_a_crash_at_any_byte_of_the_journal_leaves_all_that_was_acknowledged(
+    path: Path, tmp_path: Path
+) -> None:
+    states, sizes = written(path)
+    data = journal_of(path).read_bytes()
+    other = tmp_path / "other" / "crab.crmem"
+    other.parent.mkdir()
+    for cut in range(len(data) + 1):
+        shutil.copy(path, other)
+        journal_of(other).write_bytes(data[:cut])
+        expected = states[max(number for number, size in enumerate(sizes) if size <= cut)]
+        assert kept(other) == expected
+        with opened(other) as memory:
+            assert memory.entries() == expected
+            memory.apply(Add("after", "the crash"))
+            expected = memory.entries()
+        assert kept(other) == expected
+        assert [file.name for file in other.parent.iterdir()] == ["crab.crmem"]
+
+
+@pytest.mark.req("memory.crash.every_byte")
+def test_what_was_cut_is_not_met_again(path: Path) -> None:
+    states, sizes = written(path)
+    journal = journal_of(path)
+    journal.write_bytes(journal.read_bytes()[: sizes[-1] - 3])
+    memory = opened(path)
+    assert memory.entries() == states[-2]
+    memory.apply(Add("x", ""))
+    assert kept(path) == memory.entries()
+
+
+@pytest.mark.req("memory.crash.fold")
+@pytest.mark.parametrize("step", ["aside", "aside torn", "named", "replaced", "emptied"])
+def test_a_crash_at_any_step_of_a_fold_applies_nothing_twice(path: Path, step: str) -> None:
+    states, _ = written(path)
+    memory = opened(path)
+    table = memory._table
+    memory._journal.close(remove=False)  # type: ignore[union-attr]
+    data = encode(table, table.next_id)
+    aside = path.with_name("crab.crmem.tmp")
+    aside.write_bytes(data[: len(data) // 2] if step == "aside torn" else data)
+    if step in ("named", "replaced", "emptied"):
+        with journal_of(path).open("ab") as file:
+            file.write(line(identity(data)))
+    if step in ("replaced", "emptied"):
+        aside.replace(path)
+    if step == "emptied":
+        journal_of(path).write_bytes(b"")
+    assert kept(path) == states[-1]
+    with opened(path) as memory:
+        assert memory.entries() == states[-1]
+        assert not aside.exists()
+        memory.apply(Add("after", "the crash"))
+        expected = memory.entries()
+        assert kept(path) == expected
+    assert kept(path) == expected
+
+
+@pytest.mark.req("memory.crash.fold")
+def test_a_crash_after_a_fold_that_was_not_finished_is_no_worse(path: Path) -> None:
+    """The journal has a line for a snapshot that never came, and goes on after it."""
+    written(path)
+    with journal_of(path).open("ab") as file:
+        file.write(line(Base(1, 2)))
+    memory = opened(path)
+    memory.apply(Add("after", "the crash"))
+    expected = memory.entries()
+    assert kept(path) == expected
+    memory._journal.close(remove=False)  # type: ignore[union-attr]
+    with opened(path) as memory:
+        assert memory.entries() == expected
+
+
+@pytest.mark.req("memory.crash.fold")
+def test_what_is_written_after_a_fold_follows_the_new_snapshot(path: Path) -> None:
+    memory = opened(path)
+    memory.apply(Add("coffee", "two sugars"))
+    memory.checkpoint()
+    memory.apply(Add("tea", "none"))
+    base, put = journal_of(path).read_bytes().splitlines(keepends=True)
+    assert base == line(identity(path.read_bytes()))
+    tea = memory.get("tea")
+    assert tea is not None
+    assert put == line(Put(tea))
+
+
+BUSY = """
+import sys
+from crabtalk.memory import Add, Alias, Memory, Remove, Update
+
+memory = Memory.open(sys.argv[1])
+number = 0
+while True:
+    number += 1
+    memory.apply(Add(f"note {number}", "x" * (number * 37 % 3000), (f"alias {number}",)))
+    if number % 3 == 0:
+        memory.apply(Update(f"note {number}", "updated"))
+    if number % 4 == 0:
+        memory.apply(Remove(f"alias {number - 1}"))
+    if number % 10 == 0:
+        memory.checkpoint()
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.req("memory.durable")
+def test_a_killed_process_loses_nothing_it_had_acknowledged(path: Path) -> None:
+    for least in (1, 7, 40, 41):
+        shutil.rmtree(path.parent, ignore_errors=True)
+        with subprocess.Popen(
+            [sys.executable, "-c", BUSY, str(path)], stdout=subprocess.PIPE
+        ) as child:
+            assert child.stdout is not None
+            number = 0
+            while number < least:
+                number = int(child.stdout.readline())
+            child.send_signal(signal.SIGKILL)
+            rest = child.stdout.read().split(b"\n")
+            number = int(rest[-2]) if len(rest) > 1 else number
+        with Memory.open(path) as memory:
+            names = {entry.name for entry in memory.entries()}
+            gone = {f"note {n - 1}" for n in range(4, number + 1, 4)}
+            acknowledged = {f"note {n}" for n in range(1, number + 1)}
+            assert acknowledged - gone <= names
+            assert not names & gone - {f"note {number}"}
+            assert names <= acknowledged | {f"note {number + 1}"}
+            for n in range(3, number + 1, 3):
+                found = memory.get(f"note {n}")
+                assert found is None or found.content == "updated"

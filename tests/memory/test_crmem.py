@@ -1,0 +1,140 @@
+"""CRMEM v1, byte for byte; and whatever else a file may hold."""
+
+import struct
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from crabtalk.memory import BadFormatError, Entry, Kind
+from crabtalk.memory.crmem import decode, encode, salvage
+from tests.memory.samples import ENTRIES, VECTOR, entries_of
+
+SHIP = Entry(2, 1_700_000_000, Kind.NOTE, "dep", "ship it", ("go",))
+
+
+@pytest.mark.req("memory.crmem.layout")
+def test_a_file_is_written_byte_for_byte() -> None:
+    assert encode([SHIP], 3) == VECTOR
+
+
+@pytest.mark.req("memory.crmem.layout")
+def test_a_file_is_read_byte_for_byte() -> None:
+    contents = decode(VECTOR)
+    assert (contents.entries, contents.next_id) == ([SHIP], 3)
+
+
+@pytest.mark.req("memory.crmem.layout")
+@given(entries_of())
+def test_what_was_written_is_read(entries: list[Entry]) -> None:
+    contents = decode(encode(reversed(entries), 1000))
+    assert (contents.entries, contents.next_id) == (entries, 1000)
+
+
+@pytest.mark.req("memory.crmem.topics")
+def test_a_topic_is_read_and_written_as_one() -> None:
+    topic = replace(SHIP, kind=Kind.TOPIC)
+    assert decode(encode([topic], 3)).entries == [topic]
+
+
+def changed(at: int, *values: int) -> bytes:
+    return VECTOR[:at] + bytes(values) + VECTOR[at + len(values) :]
+
+
+@pytest.mark.req("memory.crmem.refuses")
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (changed(0, 0x63), "does not begin with CRMEM"),
+        (changed(6, 2), "its version is 2"),
+        (changed(10, 1), "its flags are 0x1"),
+        (VECTOR[:20], "has 20 bytes"),
+        (VECTOR[:-1], "ends within entry 1 of 1"),
+        (changed(24, 2), "ends within entry 2 of 2"),
+        (changed(44, 3), "unknown kind 3"),
+        (changed(52, 0xFF), "is not UTF-8"),
+        (b"", "has 0 bytes"),
+    ],
+)
+def test_a_reader_refuses_what_is_no_whole_file(data: bytes, why: str) -> None:
+    with pytest.raises(BadFormatError, match=why):
+        decode(data)
+
+
+@pytest.mark.req("memory.crmem.lenient")
+def test_reserved_and_trailing_bytes_say_nothing() -> None:
+    assert decode(changed(12, 1, 2, 3, 4)).entries == [SHIP]
+    assert decode(VECTOR + b"more").entries == [SHIP]
+
+
+@pytest.mark.req("memory.damage.recovered")
+def test_entries_beyond_the_count_are_not_lost() -> None:
+    found = salvage(changed(24, 0))
+    assert found.entries == [SHIP]
+    assert found.faults == ["1 entries were not counted"]
+
+
+@pytest.mark.req("memory.damage.recovered")
+def test_an_entry_of_unknown_kind_costs_itself_only() -> None:
+    data = bytearray(encode(ENTRIES, 10))
+    data[28 + 16] = 9
+    found = salvage(bytes(data))
+    assert found.entries == list(ENTRIES[1:])
+    assert found.faults == ["the entry at byte 28 is of the unknown kind 9"]
+
+
+@pytest.mark.req("memory.crmem.bounded")
+@pytest.mark.parametrize("at", [24, 48, 55, 66, 70])
+def test_no_count_and_no_length_takes_more_memory_than_the_file(at: int) -> None:
+    """The fields that count or measure: entries, name, content, aliases, alias."""
+    data = changed(at, 0xFF, 0xFF, 0xFF, 0xFF)
+    tracemalloc.start()
+    try:
+        found = salvage(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.faults
+    assert peak < 64 * 1024
+
+
+@pytest.mark.req("memory.crmem.bounded")
+def test_a_file_of_empty_aliases_stays_in_proportion() -> None:
+    count = 200_000
+    head = VECTOR[:66]  # up to the number of aliases
+    data = head + struct.pack("<I", count) + bytes(4 * count)
+    tracemalloc.start()
+    try:
+        found = decode(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.entries[0].aliases) == count
+    assert peak < 8 * len(data)
+
+
+@pytest.mark.req("memory.ids.monotonic")
+@pytest.mark.parametrize("next_id", [0, 2, 2**64 - 1])
+def test_a_next_id_that_is_wrong_is_worked_out_anew(next_id: int) -> None:
+    assert decode(VECTOR[:16] + struct.pack("<Q", next_id) + VECTOR[24:]).next_id == 3
+
+
+@pytest.mark.req("memory.foreign.duplicates")
+def test_of_two_entries_with_one_id_the_second_gets_another() -> None:
+    other = replace(SHIP, name="other", aliases=())
+    last = replace(SHIP, id=2**64 - 1, name="last", aliases=())
+    found = salvage(encode([SHIP, other, last], 3))
+    assert [(entry.id, entry.name) for entry in found.entries] == [
+        (2, "dep"),
+        (3, "other"),
+        (4, "last"),
+    ]
+    assert found.next_id == 5
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_can_be_salvaged(data: bytes) -> None:
+    salvage(data)
+    salvage(VECTOR[:28] + data)

@@ -1,0 +1,509 @@
+"""Memory: its ops, its names, its search, and its file."""
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from crabtalk.memory import (
+    MAX_ALIASES,
+    MAX_CONTENT,
+    MAX_NAME,
+    Add,
+    Alias,
+    Entry,
+    Kind,
+    KindError,
+    LimitError,
+    Memory,
+    NameTakenError,
+    Op,
+    Remove,
+    Rename,
+    StoreError,
+    UnknownEntryError,
+    Update,
+)
+from crabtalk.memory.crmem import decode, encode
+from tests.memory.samples import ENTRIES, OPS, clock, journal_of, kept, opened
+
+NOW = int(clock())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "memory" / "crab.crmem"
+
+
+@pytest.fixture
+def memory(path: Path) -> Memory:
+    return opened(path)
+
+
+# ── Ops ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("memory.ops.add")
+def test_add_creates_an_entry(memory: Memory) -> None:
+    added = memory.apply(Add("deploy", "prod rollout", ("ship",)))
+    assert added == Entry(1, NOW, Kind.NOTE, "deploy", "prod rollout", ("ship",))
+    assert memory.get("deploy") == added
+    assert memory.entries() == [added]
+
+
+@pytest.mark.req("memory.ops.update")
+@pytest.mark.req("memory.kind.immutable")
+def test_update_rewrites_content_and_aliases_and_nothing_else(path: Path) -> None:
+    now = iter([100.0, 200.0, 300.0])
+    memory = Memory.open(path, now=lambda: next(now))
+    memory.apply(Add("deploy", "old", ("ship",)))
+    updated = memory.apply(Update("deploy", "new", ("go",)))
+    assert updated == Entry(1, 100, Kind.NOTE, "deploy", "new", ("go",))
+    assert memory.get("ship") is None
+    assert memory.apply(Update("deploy", "newer")).aliases == ("go",)
+
+
+@pytest.mark.req("memory.ops.rename")
+def test_rename_changes_the_name_and_frees_the_old_one(memory: Memory) -> None:
+    memory.apply(Add("coffee", "two sugars", ("cup",)))
+    assert memory.apply(Rename("coffee", "tea")).name == "tea"
+    assert memory.get("coffee") is None
+    assert memory.apply(Rename("tea", "cup")).aliases == ()
+    memory.apply(Add("coffee", "black"))
+    assert [entry.name for entry in memory.entries()] == ["cup", "coffee"]
+
+
+@pytest.mark.req("memory.ops.alias")
+def test_alias_replaces_the_aliases(memory: Memory) -> None:
+    memory.apply(Add("deploy", "prod", ("ship", "go")))
+    assert memory.apply(Alias("deploy", ("go", "release"))).aliases == ("go", "release")
+    assert memory.get("ship") is None
+    assert memory.get("release") == memory.get("go") == memory.get("deploy")
+
+
+@pytest.mark.req("memory.ops.remove")
+def test_remove_deletes_the_entry_and_its_aliases(memory: Memory) -> None:
+    added = memory.apply(Add("deploy", "prod", ("ship",)))
+    assert memory.apply(Remove("ship")) == added
+    assert memory.entries() == []
+    assert memory.get("deploy") is memory.get("ship") is None
+    assert memory.search("prod") == []
+
+
+@pytest.mark.req("memory.names.resolve")
+def test_a_name_wins_over_an_alias(path: Path) -> None:
+    path.parent.mkdir()
+    first = Entry(1, 1, Kind.NOTE, "other", "one", ("ship",))
+    second = Entry(2, 1, Kind.NOTE, "ship", "two")
+    path.write_bytes(encode([first, second], 3))
+    with opened(path) as memory:
+        assert memory.get("ship") == second
+        memory.apply(Remove("ship"))
+        assert memory.get("ship") == first
+
+
+@pytest.mark.req("memory.names.unique")
+@pytest.mark.parametrize(
+    "op",
+    [
+        Add("deploy", ""),
+        Add("ship", ""),
+        Add("new", "", ("deploy",)),
+        Add("new", "", ("ship",)),
+        Rename("coffee", "deploy"),
+        Rename("coffee", "ship"),
+        Alias("coffee", ("deploy",)),
+        Alias("coffee", ("ship",)),
+        Update("coffee", "", ("ship",)),
+    ],
+)
+def test_a_name_or_alias_leads_to_one_entry(memory: Memory, op: Op) -> None:
+    memory.apply(Add("deploy", "prod", ("ship",)))
+    memory.apply(Add("coffee", "two sugars"))
+    before = memory.entries()
+    with pytest.raises(NameTakenError, match="update that one or choose another name"):
+        memory.apply(op)
+    assert memory.entries() == before
+
+
+def test_an_alias_that_says_nothing_new_is_dropped(memory: Memory) -> None:
+    assert memory.apply(Add("deploy", "", ("ship", "deploy", "ship"))).aliases == ("ship",)
+
+
+@pytest.mark.parametrize("op", [Update("x", ""), Rename("x", "y"), Alias("x", ()), Remove("x")])
+def test_what_is_not_there_cannot_be_changed(memory: Memory, op: Op) -> None:
+    with pytest.raises(UnknownEntryError, match="no entry is called 'x'; search for it"):
+        memory.apply(op)
+
+
+@pytest.mark.req("memory.kind.archives")
+@pytest.mark.parametrize("op", [Update("past", "rewritten"), Rename("past", "other")])
+def test_an_archive_is_neither_rewritten_nor_renamed(memory: Memory, op: Op) -> None:
+    archive = memory.apply(Add("past", "They met.", kind=Kind.ARCHIVE))
+    with pytest.raises(KindError, match="'past' is an archive"):
+        memory.apply(op)
+    assert memory.get("past") == archive
+
+
+@pytest.mark.req("memory.kind.guard")
+@pytest.mark.parametrize(
+    "op",
+    [
+        Update("past", "", kind=Kind.NOTE),
+        Rename("past", "y", kind=Kind.NOTE),
+        Alias("past", ("y",), kind=Kind.NOTE),
+        Remove("past", kind=Kind.NOTE),
+    ],
+)
+def test_an_op_for_notes_leaves_archives_alone(memory: Memory, op: Op) -> None:
+    archive = memory.apply(Add("past", "They met.", kind=Kind.ARCHIVE))
+    with pytest.raises(KindError, match="'past' is an archive, not a note"):
+        memory.apply(op)
+    assert memory.entries() == [archive]
+
+
+@pytest.mark.req("memory.kind.archives")
+def test_an_archive_can_be_removed_by_whoever_means_it(memory: Memory) -> None:
+    memory.apply(Add("past", "They met.", kind=Kind.ARCHIVE))
+    memory.apply(Alias("past", ("history",)))
+    memory.apply(Remove("history"))
+    assert memory.entries() == []
+
+
+@pytest.mark.req("memory.crmem.topics")
+def test_topics_are_kept_and_never_made(path: Path) -> None:
+    path.parent.mkdir()
+    topic = Entry(1, 1, Kind.TOPIC, "crabs", "They walk sideways.")
+    path.write_bytes(encode([topic], 2))
+    with opened(path) as memory:
+        with pytest.raises(KindError, match="add a note instead"):
+            memory.apply(Add("lobsters", "", kind=Kind.TOPIC))
+        assert memory.search("sideways")[0].entry == topic
+        memory.apply(Add("coffee", "two sugars"))
+    assert decode(path.read_bytes()).entries[0] == topic
+
+
+@pytest.mark.req("memory.archive.again")
+def test_archiving_again_changes_nothing(memory: Memory) -> None:
+    first = memory.archive("crab-user-1", "They met.", 100)
+    size = memory.statistics().journal_bytes
+    assert memory.archive("crab-user-1", "They met.", 200) is first
+    assert memory.statistics().journal_bytes == size
+    again = memory.archive("crab-user-1", "They met again.", 300)
+    assert again == Entry(1, 300, Kind.ARCHIVE, "crab-user-1", "They met again.")
+    assert memory.entries() == [again]
+
+
+@pytest.mark.req("memory.archive.again")
+def test_an_archive_takes_no_name_from_a_note(memory: Memory) -> None:
+    note = memory.apply(Add("crab-user-1", "mine", ("crab-user-2",)))
+    for name in ("crab-user-1", "crab-user-2"):
+        with pytest.raises(NameTakenError):
+            memory.archive(name, "They met.")
+    assert memory.entries() == [note]
+
+
+@pytest.mark.req("memory.limits")
+@pytest.mark.parametrize(
+    "op",
+    [
+        Add("", "x"),
+        Add(" ", "x"),
+        Add("x", "x", ("",)),
+        Add("é" * MAX_NAME, "x"),
+        Add("x", "é" * MAX_CONTENT),
+        Add("x", "x", tuple(map(str, range(MAX_ALIASES + 1)))),
+        Add("x", "\ud800"),
+        Add("\udfff", "x"),
+    ],
+)
+def test_an_entry_is_as_large_as_entries_may_be(memory: Memory, op: Op) -> None:
+    with pytest.raises(LimitError):
+        memory.apply(op)
+    assert memory.entries() == []
+
+
+@pytest.mark.req("memory.limits")
+def test_the_largest_entry_is_kept(path: Path) -> None:
+    largest = Add("n" * MAX_NAME, "x" * MAX_CONTENT, tuple(map(str, range(MAX_ALIASES))))
+    with opened(path) as memory:
+        added = memory.apply(largest)
+    assert kept(path) == [added]
+
+
+# ── Files ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("memory.file.missing")
+def test_a_missing_file_is_an_empty_memory_until_the_first_write(path: Path) -> None:
+    with opened(path) as memory:
+        assert memory.entries() == []
+        assert not path.exists()
+        memory.apply(Add("coffee", "two sugars"))
+        assert decode(path.read_bytes()).entries == memory.entries()
+
+
+@pytest.mark.req("memory.file.missing")
+def test_opening_and_closing_leaves_nothing_behind(path: Path) -> None:
+    opened(path).close()
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.req("memory.closed.one_file")
+def test_closed_a_memory_is_one_file_of_the_format(path: Path) -> None:
+    with opened(path) as memory:
+        for op in OPS:
+            memory.apply(op)
+        entries = memory.entries()
+    assert list(path.parent.iterdir()) == [path]
+    assert decode(path.read_bytes()).entries == entries
+    with opened(path) as memory:
+        assert memory.entries() == entries
+
+
+@pytest.mark.req("memory.crmem.layout")
+def test_a_file_of_another_program_is_opened_and_left_as_it_was(path: Path) -> None:
+    path.parent.mkdir()
+    data = encode(ENTRIES, 9)
+    path.write_bytes(data)
+    with opened(path) as memory:
+        assert memory.entries() == list(ENTRIES)
+        assert memory.search("rollout")[0].entry == ENTRIES[0]
+    assert path.read_bytes() == data
+
+
+@pytest.mark.req("memory.ids.monotonic")
+def test_an_id_is_never_used_again(path: Path) -> None:
+    with opened(path) as memory:
+        memory.apply(Add("a", ""))
+        memory.apply(Add("b", ""))
+        memory.apply(Remove("b"))
+    with opened(path) as memory:
+        assert memory.apply(Add("b", "")).id == 3
+        memory.apply(Remove("b"))
+    with opened(path) as memory:
+        assert memory.apply(Add("b", "")).id == 4
+
+
+@pytest.mark.req("memory.durable")
+def test_a_write_is_in_the_files_when_it_returns(path: Path) -> None:
+    memory = Memory.open(path)
+    for op in OPS:
+        memory.apply(op)
+        assert kept(path) == memory.entries()
+
+
+@pytest.mark.req("memory.write.cost")
+def test_a_write_adds_an_entry_to_the_journal_and_not_a_file(path: Path) -> None:
+    with opened(path) as memory:
+        for number in range(2000):
+            memory.apply(Add(f"note {number}", "x" * 200))
+        memory.checkpoint()
+        before = path.stat()
+        memory.apply(Add("one more", "y" * 200))
+        assert memory.statistics().journal_bytes < 1000
+        assert os.path.samestat(path.stat(), before)
+        # Each fold is paid for by a journal half as long as what is rewritten.
+        assert memory.statistics().folds < 20
+
+
+@pytest.mark.req("memory.file.private")
+def test_nobody_else_may_read_a_memory(path: Path) -> None:
+    old = os.umask(0)
+    try:
+        with opened(path) as memory:
+            memory.apply(Add("coffee", "two sugars"))
+            memory.apply(Add("tea", "none"))
+            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    finally:
+        os.umask(old)
+    assert modes == {"crab.crmem": 0o600, "crab.crmem.journal": 0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.req("memory.file.private")
+@pytest.mark.parametrize("name", ["crab.crmem", "crab.crmem.journal"])
+def test_a_link_is_not_followed(path: Path, tmp_path: Path, name: str) -> None:
+    path.parent.mkdir()
+    (tmp_path / "elsewhere").write_bytes(encode(ENTRIES, 9))
+    (path.parent / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="plain file of yours"):
+        Memory.open(path)
+    with pytest.raises(StoreError, match="plain file of yours"):
+        Memory.read(path)
+
+
+@pytest.mark.req("memory.foreign.duplicates")
+def test_names_that_a_file_uses_twice_lead_to_the_lower_id(path: Path) -> None:
+    path.parent.mkdir()
+    twins = [
+        Entry(1, 1, Kind.NOTE, "twin", "first", ("both",)),
+        Entry(2, 1, Kind.NOTE, "twin", "second", ("both", "both", "twin")),
+    ]
+    path.write_bytes(encode(twins, 3))
+    with opened(path) as memory:
+        assert memory.get("twin") == memory.get("both") == twins[0]
+        memory.apply(Add("coffee", "two sugars"))
+    assert decode(path.read_bytes()).entries[:2] == twins
+    with opened(path) as memory:
+        memory.apply(Remove("twin"))
+        assert memory.get("twin") == memory.get("both") == twins[1]
+    assert decode(path.read_bytes()).entries[0] == twins[1]
+
+
+# ── Who may write ───────────────────────────────────────────────────────────────────────────────
+
+HOLD = """
+import sys
+from crabtalk.memory import Add, Memory
+memory = Memory.open(sys.argv[1])
+memory.apply(Add("theirs", "held"))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.req("memory.lock.one_writer")
+@pytest.mark.req("memory.read_only")
+def test_one_process_writes_and_others_read(path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == b"open\n"
+        with pytest.raises(StoreError, match=r"close it there, or open it to read only"):
+            Memory.open(path)
+        before = {file: file.read_bytes() for file in path.parent.iterdir()}
+        reader = Memory.read(path)
+        assert reader.search("held")[0].entry.name == "theirs"
+        with pytest.raises(StoreError, match="open to read only; open it to write"):
+            reader.apply(Remove("theirs"))
+        with pytest.raises(StoreError, match="open to read only; open it to write"):
+            reader.load(path.parent)
+        reader.close()
+        assert {file: file.read_bytes() for file in path.parent.iterdir()} == before
+        child.kill()
+    with opened(path) as memory:
+        assert memory.get("theirs") is not None
+
+
+@pytest.mark.req("memory.lock.one_writer")
+def test_two_parts_of_one_process_do_not_both_write(path: Path) -> None:
+    first = opened(path)
+    with pytest.raises(StoreError, match="being written"):
+        opened(path)
+    first.close()
+    first.close()
+    with pytest.raises(StoreError, match="is closed"):
+        first.apply(Add("late", ""))
+    opened(path).close()
+
+
+@pytest.mark.req("memory.read_only")
+def test_reading_what_is_not_there_makes_nothing(path: Path) -> None:
+    assert Memory.read(path).entries() == []
+    assert not path.parent.exists()
+
+
+@pytest.mark.req("memory.read_only")
+def test_a_reader_sees_every_write_while_the_files_are_folded(path: Path) -> None:
+    wrong: list[int] = []
+    written = threading.Event()
+
+    def write() -> None:
+        with opened(path) as memory:
+            for number in range(300):
+                memory.apply(Add(f"note {number}", ""))
+                if number % 3 == 0:
+                    memory.checkpoint()
+        written.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = 0
+    while not written.is_set():
+        found = len(Memory.read(path).entries())
+        if found < seen:
+            wrong.append(found)
+        seen = found
+    writer.join()
+    assert wrong == []
+    assert len(kept(path)) == 300
+
+
+@pytest.mark.req("memory.search.meanwhile")
+def test_a_search_does_not_wait_for_the_disk(path: Path) -> None:
+    """Writers hold one lock while they wait for the disk, and nobody else ever asks for it."""
+    with opened(path) as memory:
+        memory.apply(Add("coffee", "two sugars"))
+        with memory._writing:
+            assert memory.search("sugars")[0].entry.name == "coffee"
+            assert memory.get("coffee") is not None
+            assert memory.entries()
+            assert memory.statistics().notes == 1
+
+
+# ── Search ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("memory.search.terms")
+def test_an_entry_is_found_by_content_name_and_aliases(memory: Memory) -> None:
+    memory.apply(Add("deploy", "prod rollout", ("ship", "出荷")))
+    memory.apply(Add("coffee", "two sugars"))
+    for query in ("rollout", "deploy", "SHIP", "出荷"):
+        assert [hit.entry.name for hit in memory.search(query)] == ["deploy"]
+    memory.apply(Update("deploy", "staging", ("go",)))
+    for query in ("rollout", "ship", "出荷"):
+        assert memory.search(query) == []
+    memory.apply(Rename("deploy", "launch"))
+    assert memory.search("deploy") == []
+    assert [hit.entry.name for hit in memory.search("launch staging")] == ["launch"]
+
+
+@pytest.mark.req("memory.search.both_kinds")
+def test_notes_and_archives_are_ranked_together(memory: Memory) -> None:
+    memory.apply(Add("note", "crabs walk sideways over sand and stones"))
+    memory.archive("crab-user-1", "crabs, crabs, crabs")
+    hits = memory.search("crabs")
+    assert [hit.entry.kind for hit in hits] == [Kind.ARCHIVE, Kind.NOTE]
+    assert hits[0].score > hits[1].score > 0
+
+
+@pytest.mark.req("memory.search.both_kinds")
+def test_the_caller_chooses_how_many(memory: Memory) -> None:
+    for number in range(9):
+        memory.apply(Add(f"note {number}", "crab " * (number + 1)))
+    assert len(memory.search("crab")) == 5
+    assert len(memory.search("crab", 100)) == 9
+    assert memory.search("crab", 0) == []
+    assert memory.search("", 5) == memory.search("the", 5) == []
+
+
+def test_statistics_count_what_there_is(memory: Memory) -> None:
+    memory.apply(Add("coffee", "two sugars"))
+    memory.archive("crab-user-1", "They met.")
+    found = memory.statistics()
+    assert (found.notes, found.archives, found.topics) == (1, 1, 0)
+    assert found.terms == len({"coffee", "two", "sugars", "crab", "user", "met"})
+    assert found.snapshot_bytes == memory.path.stat().st_size
+    assert found.journal_bytes == journal_of(memory.path).stat().st_size > 0
+    assert found.folds == 1
+
+
+ALONE = """
+import sys
+import crabtalk.memory
+print(*(name for name in sys.modules if name.split(".")[0] in ("asyncio", "crabtalk")))
+"""
+
+
+@pytest.mark.req("memory.alone")
+def test_the_room_stands_alone() -> None:
+    run = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
+    rooms = {".".join(name.split(".")[:2]) for name in run.stdout.split()}
+    assert rooms == {"crabtalk", "crabtalk.memory"}

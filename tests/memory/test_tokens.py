@@ -1,0 +1,100 @@
+"""Tokens: how text becomes terms."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.memory import tokens, words
+from crabtalk.memory.tokens import STOP_WORDS
+
+VECTOR = "The Crab's e-mail: user_id=42, C++ & I/O — naïve 日本語テスト x"
+
+
+@pytest.mark.req("memory.tokens.words")
+def test_words_are_split_as_every_store_of_the_format_splits_them() -> None:
+    assert words(VECTOR) == ["crab", "mail", "user", "id", "42", "naïve", "日本語テスト"]
+
+
+@pytest.mark.req("memory.tokens.words")
+def test_vowel_signs_are_part_of_words_and_other_marks_are_not() -> None:
+    assert words("मेरा नाम") == ["मेरा", "नाम"]
+    assert words("cafe\u0301s") == ["cafe"]
+    assert words("ⒶⒷ") == ["ⓐⓑ"]
+
+
+@pytest.mark.req("memory.tokens.words")
+def test_forty_nine_words_say_nothing() -> None:
+    assert len(STOP_WORDS) == 49
+    assert words(" ".join(STOP_WORDS).upper()) == tokens(" ".join(STOP_WORDS).upper()) == []
+
+
+@pytest.mark.req("memory.tokens.folded")
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("naïve", "naive"),
+        ("NAÏVE", "nai\u0308ve"),
+        ("Straße", "STRASSE"),
+        ("ﬁne", "fine"),
+        ("ｆｕｌｌ", "full"),
+        ("ｶﾞｽ", "ガス"),
+        ("ΟΔΟΣ", "οδος"),
+        ("İstanbul", "istanbul"),
+        ("שָׁלוֹם", "שלום"),
+        ("مَرْحَبًا", "مرحبا"),
+        ("co\u00adop", "coop"),
+        ("葛\U000e0100飾", "葛飾"),
+    ],
+)
+def test_a_word_is_found_however_it_was_spelt(one: str, other: str) -> None:
+    assert tokens(one) == tokens(other) != []
+
+
+@pytest.mark.req("memory.tokens.folded")
+def test_letters_that_only_look_alike_stay_apart() -> None:
+    assert tokens("がき") != tokens("かき")
+    assert tokens("กุ") != tokens("กิ")
+    assert tokens("각") != tokens("갓")
+
+
+@pytest.mark.req("memory.tokens.folded")
+def test_a_word_that_only_an_accent_tells_from_a_stop_word_is_kept() -> None:
+    assert tokens("the thé") == ["the"]
+
+
+@pytest.mark.req("memory.tokens.cjk")
+def test_text_without_spaces_comes_as_characters_and_pairs() -> None:
+    assert sorted(tokens("日本語")) == sorted(["日", "本", "語", "日本", "本語"])
+    assert tokens("猫") == ["猫"]
+    assert "검색" in tokens("검색을")
+    assert "กา" in tokens("ร้านกาแฟ")
+
+
+@pytest.mark.req("memory.tokens.cjk")
+def test_a_word_ends_where_the_script_changes() -> None:
+    assert sorted(tokens("python3で書く")) == sorted(["python3", "で", "書", "く", "で書", "書く"])
+
+
+@pytest.mark.req("memory.tokens.cjk")
+@given(st.text("日本語犬猫東京大学", min_size=1), st.data())
+def test_any_word_of_text_without_spaces_is_found(text: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(start + 1, len(text)))
+    assert set(tokens(text[start:end])) <= set(tokens(text))
+
+
+def test_a_letter_or_digit_alone_is_no_term() -> None:
+    assert tokens("a b c 1 é x") == []
+
+
+@given(st.text())
+def test_any_text_has_terms_that_are_terms(text: str) -> None:
+    for term in tokens(text):
+        assert tokens(term) or term in STOP_WORDS
+        assert "_" not in term
+        assert term.split() == [term]
+
+
+@given(st.text(), st.text())
+def test_texts_do_not_grow_together_at_white_space(one: str, other: str) -> None:
+    assert sorted(tokens(f"{one}\n{other}")) == sorted(tokens(one) + tokens(other))

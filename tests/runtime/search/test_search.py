@@ -1,0 +1,424 @@
+"""What can be found, by whom, and in which order; the same in the tail as in the shelves."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from crabtalk.model.messages import Image, Message
+from crabtalk.runtime.search import MAX_HITS, Scope
+from crabtalk.storage import Pair, log_name
+from tests.runtime.search.talk import CRAB, OWL, Talk, answering, at, calling, talking
+
+
+def pairs(count: int, agent: str = "crab") -> list[Pair]:
+    return [Pair(agent, f"user{number}") for number in range(count)]
+
+
+# ── What is found ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("search.append.at_once")
+async def test_a_message_is_found_as_soon_as_it_was_appended(talk: Talk) -> None:
+    for number in range(20):
+        await talk.say(CRAB, f"this is about topic{number}")
+        hit = await talk.one(f"topic{number}")
+        assert hit.message_id == number
+        assert hit.window[-1].snippet == f"this is about topic{number}"
+
+
+@pytest.mark.req("search.hit.shape")
+async def test_a_hit_says_whose_conversation_it_is_and_where_it_matched(talk: Talk) -> None:
+    await talk.say(CRAB, "hello", Message("assistant", "the tide is high"))
+    await talk.title(CRAB, "Tides")
+    hit = await talk.one("tide")
+    assert (hit.agent, hit.sender, hit.title) == ("crab", "user", "Tides")
+    assert hit.handle == log_name(CRAB)
+    assert (hit.created_at, hit.updated_at) == (at(1), at(1))
+    assert hit.message_count == 2
+    assert hit.message_id == 1
+    assert hit.score > 0
+    assert [(item.id, item.role, item.snippet) for item in hit.window] == [
+        (0, "user", "hello"),
+        (1, "assistant", "the tide is high"),
+    ]
+
+
+async def test_what_was_never_said_is_not_found(talk: Talk) -> None:
+    await talk.say(CRAB, "hello")
+    assert await talk.search("goodbye") == []
+
+
+@pytest.mark.parametrize("query", ["", " ", "?!", '""', '"', "the of and", "x"])
+async def test_a_query_without_words_finds_nothing(talk: Talk, query: str) -> None:
+    await talk.say(CRAB, "the x of and ?!")
+    assert await talk.search(query) == []
+
+
+@pytest.mark.req("search.one_hit_a_conversation")
+async def test_a_conversation_is_found_once_however_often_it_matches(talk: Talk) -> None:
+    await talk.say(CRAB, *["tide"] * 10)
+    await talk.say(OWL, "tide and ebb")
+    assert sorted(await talk.found("tide")) == ["crab/user", "owl/user"]
+
+
+@pytest.mark.req("search.compacted")
+async def test_what_was_compacted_is_found_as_before(talk: Talk) -> None:
+    await talk.say(CRAB, "the anchor is rusty", "what now")
+    await talk.fold(CRAB, "They spoke of boats.")
+    await talk.say(CRAB, "go on")
+    hit = await talk.one("anchor")
+    assert hit.message_id == 0
+    assert [item.id for item in hit.window] == [0, 1, 2]
+
+
+@pytest.mark.req("search.words.any_script")
+@pytest.mark.parametrize(
+    ("text", "queries"),
+    [
+        ("数据库很快但是索引坏了", ["数据库", "索引", "很快", "坏", "数据库 索引"]),
+        ("データベースが壊れた", ["データ", "ベース", "壊"]),
+        ("Die Straße über den Fluß", ["strasse", "uber", "FLUSS", "über"]),
+        ("naïve café in Ærø", ["naive", "CAFÉ", "café"]),
+        ("Привет, мир", ["привет", "МИР"]),
+        ("call parse_query_lenient() in src/query-parser.rs:42", ["lenient", "query", "parser"]),
+        ("see ToolDispatch and getHTTPResponse", ["tooldispatch", "GETHTTPRESPONSE"]),
+        ("日本語とEnglishとcode_name", ["english", "日本", "code", "name"]),
+        ("it’s “quoted” — really…", ["quoted", "really"]),
+    ],
+)
+async def test_words_are_found_in_any_script_however_they_are_spelt(
+    talk: Talk, text: str, queries: list[str]
+) -> None:
+    await talk.say(CRAB, "something else", text)
+    for query in queries:
+        assert (await talk.one(query)).message_id == 1, query
+
+
+async def test_half_a_surrogate_pair_can_be_said_and_asked(talk: Talk) -> None:
+    await talk.say(CRAB, "half \ud83e a crab")
+    assert await talk.found("crab \ud83e") == ["crab/user"]
+    assert await talk.found("\ud83e") in ([], ["crab/user"])
+
+
+# ── What counts, and how much ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("search.weights.roles")
+async def test_what_the_user_said_counts_more_than_a_call_and_that_more_than_an_answer(
+    talk: Talk,
+) -> None:
+    await talk.say(Pair("crab", "c"), Message("assistant", "quartz vein found"))
+    await talk.say(Pair("crab", "b"), calling("quartz", '{"vein":"found"}'))
+    await talk.say(Pair("crab", "a"), "quartz vein found")
+    hits = await talk.search("quartz")
+    assert [hit.sender for hit in hits] == ["a", "b", "c"]
+    best = hits[0].score
+    assert [round(hit.score / best * 1.5, 3) for hit in hits] == [1.5, 1.3, 1.0]
+
+
+@pytest.mark.req("search.weights.title")
+async def test_a_title_counts_twice_and_is_enough_by_itself(talk: Talk) -> None:
+    await talk.say(Pair("crab", "a"), "quartz vein found")
+    await talk.say(Pair("crab", "b"), "quartz vein found")
+    await talk.say(Pair("crab", "c"), "hello there", "something")
+    await talk.title(Pair("crab", "b"), "quartz")
+    await talk.title(Pair("crab", "c"), "quartz")
+    hits = await talk.search("quartz")
+    assert [hit.sender for hit in hits][0] == "b"
+    assert {hit.sender for hit in hits} == {"a", "b", "c"}
+    by_title = next(hit for hit in hits if hit.sender == "c")
+    assert by_title.message_id == 0
+    assert by_title.window[0].snippet == "hello there"
+
+
+@pytest.mark.req("search.weights.summary")
+async def test_a_summary_counts_three_times_and_is_enough_by_itself(talk: Talk) -> None:
+    for sender in "abc":
+        await talk.say(Pair("crab", sender), "quartz vein found", "so it is")
+    await talk.say(Pair("crab", "d"), "hello", "there", "again")
+    await talk.title(Pair("crab", "b"), "quartz")
+    await talk.fold(Pair("crab", "c"), "quartz")
+    await talk.fold(Pair("crab", "d"), "quartz")
+    hits = await talk.search("quartz")
+    assert [hit.sender for hit in hits][:2] == ["c", "b"]
+    assert {hit.sender for hit in hits} == set("abcd")
+    by_summary = next(hit for hit in hits if hit.sender == "d")
+    assert by_summary.message_id == 2  # the last one it stands for
+    assert [item.id for item in by_summary.window] == [0, 1, 2]
+
+
+async def test_a_later_title_takes_the_place_of_the_one_before(talk: Talk) -> None:
+    await talk.say(CRAB, "hello")
+    await talk.title(CRAB, "quartz")
+    assert await talk.found("quartz") == ["crab/user"]
+    await talk.title(CRAB, "granite")
+    assert await talk.found("quartz") == []
+    assert (await talk.one("granite")).title == "granite"
+    await talk.fold(CRAB, "basalt")
+    assert await talk.found("basalt") == ["crab/user"]
+    await talk.say(CRAB, "on we go")
+    await talk.fold(CRAB, "marble")
+    assert await talk.found("basalt") == []
+    assert (await talk.one("marble")).message_id == 1
+
+
+@pytest.mark.req("search.system_never")
+async def test_a_system_message_is_never_found(talk: Talk) -> None:
+    await talk.say(CRAB, Message("system", "the password is swordfish"), "hello")
+    assert await talk.search("swordfish") == []
+
+
+@pytest.mark.req("search.tool_calls")
+async def test_a_call_is_found_by_its_name_and_arguments(talk: Talk) -> None:
+    call = calling("web_fetch", '{"url":"https://tides.example/today","note":"a\\nbuoy"}', "Let me")
+    await talk.say(CRAB, "look it up", call)
+    for query in ("fetch", "tides", "buoy", "url"):
+        hit = await talk.one(query)
+        assert hit.message_id == 1
+        assert hit.window[1].tool_name == "web_fetch"
+    assert (await talk.one("tides")).window[1].snippet.startswith("web_fetch(")
+    assert (await talk.one("let")).window[1].snippet == "Let me"
+
+
+@pytest.mark.req("search.tool_results.only_where_allowed")
+async def test_what_a_tool_answered_is_neither_found_nor_shown_unless_allowed(home: Path) -> None:
+    async with talking(home, index_tool_results=lambda agent: agent == "owl") as talk:
+        for pair in (CRAB, OWL):
+            await talk.say(pair, "run it please", calling("bash", "{}"), answering("swordfish"))
+        for _ in range(2):
+            hit = await talk.one("swordfish")
+            assert (hit.agent, hit.message_id) == ("owl", 2)
+            assert hit.window[2].snippet == "swordfish"
+            hits = await talk.search("run")
+            shown = {hit.agent: hit.window[2] for hit in hits}
+            assert shown["crab"].snippet == ""
+            assert shown["crab"].truncated
+            assert shown["crab"].tool_name == "bash"
+            assert shown["owl"].snippet == "swordfish"
+            await talk.committed()
+
+
+@pytest.mark.req("search.tool_results.only_where_allowed")
+async def test_a_change_of_mind_about_tool_results_holds_for_what_was_said_before(
+    home: Path,
+) -> None:
+    allowed: set[str] = set()
+    async with talking(home, index_tool_results=lambda agent: agent in allowed) as talk:
+        await talk.say(CRAB, "run it", calling("bash", "{}"), answering("swordfish"))
+        await talk.committed()
+        assert await talk.found("swordfish") == []
+        allowed.add("crab")
+        await talk.committed()
+        assert await talk.found("swordfish") == ["crab/user"]
+        allowed.clear()
+        assert await talk.found("swordfish") == []
+        await talk.restart()
+        await talk.committed()
+        assert await talk.found("swordfish") == []
+        assert (await talk.one("run")).window[2].snippet == ""
+
+
+async def test_a_guest_is_named_in_the_window(talk: Talk) -> None:
+    await talk.say(CRAB, "ask the owl", Message("assistant", "hoot", agent="owl"))
+    hit = await talk.one("hoot")
+    assert [item.agent for item in hit.window] == ["", "owl"]
+
+
+async def test_images_neither_hinder_nor_help(talk: Talk) -> None:
+    image = Image(data=b"swordfish" * 10_000)
+    await talk.say(CRAB, Message("user", "a picture of a pier", images=(image,)))
+    assert await talk.found("pier") == ["crab/user"]
+    assert await talk.found("swordfish") == []
+
+
+# ── Phrases ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("search.phrases")
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ('"low tide"', {"a"}),
+        ('"tide low"', {"b"}),
+        ("low tide", {"a", "b", "c"}),
+        ('"low tide" harbour', {"a"}),
+        ('"low tide" "old harbour"', set()),
+        ('"the low, TIDE!"', {"a"}),
+        ('"tide"', {"a", "b", "c"}),
+        ('"low tide', {"a", "b", "c"}),
+        ('"café noir"', {"d"}),
+        ('"noir café"', set()),
+        ('"数据库"', {"d"}),
+        ('"noir 数据"', {"d"}),
+        ('"库数"', set()),
+    ],
+)
+async def test_what_is_in_quotes_stands_in_a_row(
+    talk: Talk, query: str, expected: set[str]
+) -> None:
+    await talk.say(Pair("crab", "a"), "at low tide we walk to the harbour")
+    await talk.say(Pair("crab", "b"), "the tide: low and slow")
+    await talk.say(Pair("crab", "c"), "low water, then the tide, in the old harbour")
+    await talk.say(Pair("crab", "d"), "un café noir 数据库 s'il vous plaît")
+    assert {hit.sender for hit in await talk.search(query)} == expected
+
+
+# ── Who may find it ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("search.scope")
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        (Scope(), {"crab/ann", "crab/bob", "owl/ann", "owl/bob"}),
+        (Scope(agent="crab"), {"crab/ann", "crab/bob"}),
+        (Scope(sender="ann"), {"crab/ann", "owl/ann"}),
+        (Scope("owl", "bob"), {"owl/bob"}),
+        (Scope("owl", "eve"), set()),
+        (Scope("", ""), set()),
+    ],
+)
+async def test_nothing_is_found_outside_the_scope(
+    talk: Talk, scope: Scope, expected: set[str]
+) -> None:
+    for agent in ("crab", "owl"):
+        for sender in ("ann", "bob"):
+            await talk.say(Pair(agent, sender), "the secret is swordfish", "and more")
+            await talk.title(Pair(agent, sender), "granite")
+            await talk.fold(Pair(agent, sender), "basalt")
+    for query in ("swordfish", "granite", "basalt", "swordfish granite basalt", '"the secret"'):
+        assert set(await talk.found(query, scope=scope)) == expected
+
+
+@pytest.mark.req("search.filters.time")
+async def test_a_range_of_time_is_of_messages_not_of_conversations(talk: Talk) -> None:
+    def when(minute: int) -> datetime:
+        return datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
+
+    texts = ["early tide", "late tide", "no match", "last tide"]
+    await talk.keep(CRAB, [(Message("user", text), at(10 + n)) for n, text in enumerate(texts)])
+    await talk.keep(OWL, [(Message("user", "tide"), at(30))])
+    assert set(await talk.found("tide")) == {"crab/user", "owl/user"}
+    assert await talk.found("tide", since=when(20)) == ["owl/user"]
+    assert await talk.found("tide", until=when(20)) == ["crab/user"]
+    assert (await talk.one("tide", since=when(11), until=when(12))).message_id == 1
+    assert (await talk.one("tide", since=when(12), until=when(14))).message_id == 3
+    assert await talk.found("tide", since=when(14), until=when(29)) == []
+    assert await talk.found("tide", since=when(31)) == []
+    naive = when(20).replace(tzinfo=None)
+    assert await talk.found("tide", since=naive) == ["owl/user"]
+
+
+async def test_a_title_counts_in_a_range_of_time_that_has_only_the_message(talk: Talk) -> None:
+    for sender in "ab":
+        pair = Pair("crab", sender)
+        await talk.keep(pair, [(Message("user", "hello"), at(1))])
+        await talk.keep(pair, [(Message("user", "tide again"), at(50))])
+    await talk.title(Pair("crab", "b"), "tide")
+    since = datetime(2026, 1, 1, 0, 40, tzinfo=UTC)
+    first, second = await talk.search("tide", since=since)
+    assert (first.sender, second.sender) == ("b", "a")
+    assert first.score > second.score
+
+
+@pytest.mark.req("search.filters.before_ranking")
+async def test_a_filter_finds_what_is_ranked_below_a_thousand_others(home: Path) -> None:
+    async with talking(home) as talk:
+        for pair in pairs(30):
+            await talk.say(pair, *["tide tide tide"] * 40)
+        await talk.say(OWL, "a rather long sentence that has the tide in it somewhere, once")
+        for _ in range(2):
+            assert await talk.found("tide", scope=Scope(agent="owl")) == ["owl/user"]
+            await talk.committed()
+
+
+@pytest.mark.req("search.chatty")
+async def test_a_chatty_conversation_does_not_hide_the_others(home: Path) -> None:
+    async with talking(home) as talk:
+        for _ in range(4):
+            await talk.say(CRAB, *["tide tide tide"] * 500)
+        for pair in pairs(8, "owl"):
+            await talk.say(pair, "a rather long sentence that has the tide in it somewhere")
+        for _ in range(2):
+            found = await talk.found("tide", limit=20)
+            assert found[0] == "crab/user"
+            assert len(found) == 9
+            await talk.committed()
+
+
+# ── Order and limits ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("search.ties")
+async def test_equals_come_in_the_order_they_were_last_spoken_in(talk: Talk) -> None:
+    for pair in pairs(12):
+        await talk.say(pair, "the same words")
+    await talk.keep(Pair("crab", "b"), [(Message("user", "the same words"), at(5000))])
+    await talk.keep(Pair("crab", "a"), [(Message("user", "the same words"), at(5000))])
+    expected = ["a", "b", *(f"user{number}" for number in reversed(range(12)))]
+    handles = {pair.sender: log_name(pair) for pair in talk.metas}
+    if handles["a"] > handles["b"]:
+        expected[:2] = ["b", "a"]
+    for limit in (1, 5, 14):
+        hits = await talk.search("same words", limit=limit)
+        assert [hit.sender for hit in hits] == expected[:limit]
+
+
+async def test_the_latest_of_equal_messages_is_the_one_that_is_shown(talk: Talk) -> None:
+    await talk.say(CRAB, "tide", "tide", "tide", "ebb")
+    assert (await talk.one("tide")).message_id == 2
+
+
+@pytest.mark.req("search.limits.hits")
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(-5, 1), (0, 1), (1, 1), (7, 7), (20, 20), (10**9, MAX_HITS)]
+)
+async def test_a_limit_is_taken_for_one_between_one_and_twenty(
+    talk: Talk, limit: int, expected: int
+) -> None:
+    for pair in pairs(25):
+        await talk.say(pair, "tide")
+    assert len(await talk.search("tide", limit=limit)) == expected
+
+
+async def test_five_are_found_unless_asked_otherwise(talk: Talk) -> None:
+    for pair in pairs(8):
+        await talk.say(pair, "tide")
+    assert len(await talk.search("tide")) == 5
+
+
+async def test_a_long_query_is_cut_rather_than_refused(talk: Talk) -> None:
+    await talk.say(CRAB, "tide")
+    many = " ".join(f"word{number}" for number in range(100_000))
+    assert await talk.found(f"tide {many}") == ["crab/user"]
+    assert await talk.found(f'"{many}"') == []
+
+
+# ── Deletion ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("search.delete")
+async def test_a_deleted_conversation_is_not_found_any_more(talk: Talk) -> None:
+    await talk.say(CRAB, "swordfish")
+    await talk.title(CRAB, "granite")
+    await talk.fold(CRAB, "basalt")
+    await talk.say(OWL, "swordfish too")
+    assert len(await talk.search("swordfish granite basalt")) == 2
+    await talk.delete(CRAB)
+    for query in ("swordfish", "granite", "basalt"):
+        hits = await talk.index.search(query, scope=Scope())  # at once, whatever is committed
+        assert [hit.agent for hit in hits] == ["owl"] * (query == "swordfish")
+    assert await talk.found("swordfish granite basalt") == ["owl/user"]
+
+
+@pytest.mark.req("search.delete")
+async def test_one_begun_again_after_it_was_deleted_is_another(talk: Talk) -> None:
+    await talk.say(CRAB, "swordfish", "granite", "basalt")
+    assert await talk.found("granite") == ["crab/user"]
+    await talk.delete(CRAB)
+    await talk.say(CRAB, "marble")
+    assert await talk.index.search("granite swordfish", scope=Scope()) == []
+    assert await talk.found("granite swordfish basalt") == []
+    hit = await talk.one("marble")
+    assert (hit.message_id, hit.message_count) == (0, 1)
