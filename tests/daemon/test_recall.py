@@ -1,0 +1,91 @@
+"""What clients read and write of an agent's memory, through a real socket."""
+
+from pathlib import Path
+
+import pytest
+
+from crabtalk.client import Client, ServerError
+from crabtalk.protocol import wire
+from tests.daemon.served import refused, served
+
+
+def entry(name: str, content: str = "c", **more: object) -> wire.MemoryEntry:
+    return wire.MemoryEntry(name=name, content=content, **{"kind": "note", **more})  # type: ignore[arg-type]
+
+
+async def names(client: Client, **options: object) -> list[str]:
+    page = await client.list_memory("crab", **options)  # type: ignore[arg-type]
+    return [found.name for found in page.entries]
+
+
+@pytest.mark.req("memory.request.search")
+async def test_hits_come_whole_with_their_scores(tmp_path: Path) -> None:
+    entries = [
+        entry("tide", "low at noon", aliases=["ebb"], created_at=1_700_000_000),
+        entry("old", "ebb and flow", kind="archive"),
+        entry("moon", "full"),
+    ]
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await client.replace_memory("crab", entries)
+        hits = (await client.search_memory("crab", "ebb at noon")).hits
+        assert [hit.name for hit in hits] == ["tide", "old"]
+        assert hits[0].score > hits[1].score > 0
+        assert (hits[0].kind, hits[0].content, list(hits[0].aliases)) == (
+            "note",
+            "low at noon",
+            ["ebb"],
+        )
+        assert hits[0].created_at == "2023-11-14T22:13:20Z"
+        assert len((await client.search_memory("crab", "ebb", limit=1)).hits) == 1
+        assert list((await client.search_memory("crab", "")).hits) == []
+        assert await refused(client.search_memory("nobody", "ebb")) == 404
+
+
+@pytest.mark.req("memory.request.list")
+async def test_entries_are_listed_or_one_is_looked_up_by_name_or_alias(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        assert await names(client) == []
+        await client.replace_memory("crab", [entry("b", aliases=["x"]), entry("a")])
+        assert await names(client) == ["b", "a"]
+        assert await names(client, name="x") == ["b"]
+        with pytest.raises(ServerError, match="remembers nothing called 'y'") as caught:
+            await names(client, name="y")
+        assert caught.value.code == 404
+        assert await refused(client.list_memory("nobody")) == 404
+
+
+@pytest.mark.req("memory.request.list")
+async def test_a_large_memory_comes_in_pages(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        large = [entry(f"n{number}", "x" * 1_000_000) for number in range(10)]
+        await client.replace_memory("crab", large)
+        found: list[str] = []
+        after: int | None = None
+        pages = 0
+        while pages == 0 or after is not None:
+            page = await client.list_memory("crab", after=after)
+            found += [each.name for each in page.entries]
+            after = page.next_after if page.HasField("next_after") else None
+            assert page.total == 10
+            pages += 1
+        assert found == [f"n{number}" for number in range(10)]
+        assert pages > 1
+
+
+@pytest.mark.req("memory.request.replace")
+async def test_a_replacement_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await client.replace_memory("crab", [entry("a"), entry("t", kind="topic")])
+        for wrong in (
+            [entry("b"), entry("b")],
+            [entry("b"), entry("c", aliases=["b"])],
+            [entry("b", aliases=["b"])],
+            [entry("b"), entry("")],
+            [entry("b", kind="poem")],
+            [entry("b", "x" * (1024 * 1024 + 1))],
+        ):
+            assert await refused(client.replace_memory("crab", wrong)) == 400
+            assert await names(client) == ["a", "t"]
+        await client.replace_memory("crab", [])
+        assert await names(client) == []
+        assert await refused(client.replace_memory("nobody", [])) == 404
