@@ -1,6 +1,7 @@
 """BM25: the numbers, against the formula written out, whatever was added and removed before."""
 
 import math
+import random
 from collections import Counter
 
 import pytest
@@ -99,6 +100,22 @@ def test_scores_are_exact_with_common_terms(
     documents[1000] = late
     index.add(1000, late)
     assert_same(index.search(query, limit), written_out(documents, query)[:limit])
+
+
+@pytest.mark.req("memory.bm25.formula")
+@pytest.mark.parametrize("seed", range(40))
+def test_scores_are_exact_where_most_documents_have_most_terms(seed: int) -> None:
+    dice = random.Random(seed)
+    documents: Documents = {}
+    for number in range(400):
+        terms = dice.choices(["ash", "birch", "cedar", "elm"], (8, 4, 2, 1), k=dice.randint(0, 5))
+        rare = ["rare"] * (dice.random() < 0.1) + ["scarce"] * (dice.random() < 0.05)
+        documents[number] = terms + rare + ["filler"] * int(dice.expovariate(0.05))
+    index = index_of(documents)
+    for _ in range(30):
+        query = dice.sample(["ash", "birch", "cedar", "elm", "rare", "scarce"], dice.randint(2, 4))
+        limit = dice.randint(1, 9)
+        assert_same(index.search(query, limit), written_out(documents, query)[:limit])
 
 
 @pytest.mark.req("memory.search.ties")

@@ -66,6 +66,7 @@ def test_what_was_cut_is_not_met_again(path: Path) -> None:
     journal.write_bytes(journal.read_bytes()[: sizes[-1] - 3])
     memory = opened(path)
     assert memory.entries() == states[-2]
+    assert journal.stat().st_size == sizes[-2]
     memory.apply(Add("x", ""))
     assert kept(path) == memory.entries()
 

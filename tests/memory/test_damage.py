@@ -1,7 +1,6 @@
-"""Damaged files: the memory opens, what can be read is there, and what was damaged is kept aside."""
+"""Damaged files: the memory opens, what can be read is there, and what was damaged is kept."""
 
 import logging
-import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 
 from crabtalk.memory import Add, Entry, Memory, Remove
 from crabtalk.memory.crmem import decode, encode
+from crabtalk.memory.journal import Put
 from crabtalk.memory.journal import encode as line
 from crabtalk.memory.journal import read as read_lines
 from crabtalk.memory.recovery import recover
@@ -163,8 +163,6 @@ def test_any_bytes_can_be_a_journal(noise: bytes, where: int) -> None:
 
 
 def line_of(entry: Entry) -> bytes:
-    from crabtalk.memory.journal import Put
-
     return line(Put(entry))
 
 

@@ -188,7 +188,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
 @pytest.mark.req("memory.model")
 def test_a_memory_is_a_dictionary_that_survives() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         MemoryMachine, settings=settings(max_examples=40, stateful_step_count=25)
     )
 

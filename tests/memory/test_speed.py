@@ -1,4 +1,4 @@
-"""Bounds on what writing and searching cost, with room for a slow machine that does other things."""
+"""Bounds on what writing and searching cost, with room for a slow and busy machine."""
 
 import random
 import time

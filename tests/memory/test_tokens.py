@@ -26,6 +26,7 @@ def test_vowel_signs_are_part_of_words_and_other_marks_are_not() -> None:
 def test_forty_nine_words_say_nothing() -> None:
     assert len(STOP_WORDS) == 49
     assert words(" ".join(STOP_WORDS).upper()) == tokens(" ".join(STOP_WORDS).upper()) == []
+    assert tokens("“the” crab’s “And”") == ["crab"]
 
 
 @pytest.mark.req("memory.tokens.folded")

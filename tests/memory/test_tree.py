@@ -1,6 +1,5 @@
 """The tree of pages: what a dump writes, and what a load makes of it."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -141,7 +140,7 @@ def test_a_directory_that_is_a_link_is_refused(book: Path, tmp_path: Path) -> No
         dump([SHIP], book)
     with pytest.raises(TreeError, match="is a link and is not followed"):
         load(book, 7)
-    assert os.listdir(tmp_path / "outside") == ["mine.md"]
+    assert files(tmp_path / "outside") == {"mine.md"}
 
 
 # ── Load ────────────────────────────────────────────────────────────────────────────────────────

@@ -17,31 +17,18 @@ def change_of(op: Op, table: Table, now: int) -> Change:
     if isinstance(op, Add):
         if op.kind is Kind.TOPIC:
             raise KindError("topics are kept but no longer made; add a note instead")
-        return added(op.name, op.content, op.aliases, op.kind, table, now)
+        return added(Entry(0, now, op.kind, op.name, op.content, op.aliases), table)
     entry = named(op.name, table, op.kind)
     if isinstance(op, Remove):
         return Drop(entry.id, entry.name)
-    name, content, aliases = entry.name, entry.content, entry.aliases
     if isinstance(op, Rename):
         refuse_archive(entry, "keeps its name, since conversations refer to it; give it an alias")
-        name = op.new_name
-    elif isinstance(op, Alias):
-        aliases = op.aliases
-    else:
-        refuse_archive(entry, "is not rewritten; write a note instead")
-        content = op.content
-        aliases = entry.aliases if op.aliases is None else op.aliases
-    return Put(whole(entry.id, entry.created_at, entry.kind, name, content, aliases, table))
-
-
-def added(
-    name: str, content: str, aliases: tuple[str, ...], kind: Kind, table: Table, created_at: int
-) -> Put:
-    if len(table) >= MAX_ENTRIES:
-        raise LimitError(f"this memory has {MAX_ENTRIES} entries; remove some first")
-    if table.next_id >= MAX_ID:
-        raise LimitError("this memory has used up its ids; dump it and load it to begin anew")
-    return Put(whole(table.next_id, created_at, kind, name, content, aliases, table))
+        return Put(checked(replace(entry, name=op.new_name), table))
+    if isinstance(op, Alias):
+        return Put(checked(replace(entry, aliases=op.aliases), table))
+    refuse_archive(entry, "is not rewritten; write a note instead")
+    aliases = entry.aliases if op.aliases is None else op.aliases
+    return Put(checked(replace(entry, content=op.content, aliases=aliases), table))
 
 
 def archived(name: str, content: str, created_at: int, table: Table) -> Put | Entry:
@@ -49,10 +36,18 @@ def archived(name: str, content: str, created_at: int, table: Table) -> Put | En
     that name is replaced then. One that is there already, as it should be, is returned."""
     known = table.get(name)
     if known is None or known.name != name or known.kind is not Kind.ARCHIVE:
-        return added(name, content, (), Kind.ARCHIVE, table, created_at)
+        return added(Entry(0, created_at, Kind.ARCHIVE, name, content), table)
     if known.content == content:
         return known
-    return Put(whole(known.id, created_at, known.kind, name, content, known.aliases, table))
+    return Put(checked(replace(known, content=content, created_at=created_at), table))
+
+
+def added(entry: Entry, table: Table) -> Put:
+    if len(table) >= MAX_ENTRIES:
+        raise LimitError(f"this memory has {MAX_ENTRIES} entries; remove some first")
+    if table.next_id >= MAX_ID:
+        raise LimitError("this memory has used up its ids; dump it and load it to begin anew")
+    return Put(checked(replace(entry, id=table.next_id), table))
 
 
 def renumbered(entries: Iterable[Entry]) -> list[Entry]:
@@ -87,27 +82,21 @@ def refuse_archive(entry: Entry, why: str) -> None:
         raise KindError(f"{shown(entry.name)} is an archive and {why}")
 
 
-def whole(
-    number: int,
-    created_at: int,
-    kind: Kind,
-    name: str,
-    content: str,
-    aliases: tuple[str, ...],
-    table: Table,
-) -> Entry:
-    """The entry, when it may be: within bounds, and called what nobody else is called."""
+def checked(entry: Entry, table: Table) -> Entry:
+    """The entry, when it may be: within bounds, and called nothing new that another is called."""
     # An alias that says nothing new is dropped; models repeat themselves.
-    aliases = tuple(alias for alias in dict.fromkeys(aliases) if alias != name)
-    check(name, content, aliases)
-    for each in (name, *aliases):
-        owner = table.owner(each, but=number)
-        if owner is not None:
+    aliases = tuple(alias for alias in dict.fromkeys(entry.aliases) if alias != entry.name)
+    check(entry.name, entry.content, aliases)
+    before = table.find(entry.id)
+    had = () if before is None else (before.name, *before.aliases)
+    for name in (entry.name, *aliases):
+        owner = table.owner(name, but=entry.id)
+        if owner is not None and name not in had:
             raise NameTakenError(
-                f"{shown(each)} already leads to {phrase(owner.kind)} called {shown(owner.name)}; "
+                f"{shown(name)} already leads to {phrase(owner.kind)} called {shown(owner.name)}; "
                 "update that one or choose another name"
             )
-    return Entry(number, created_at, kind, name, content, aliases)
+    return replace(entry, aliases=aliases)
 
 
 def phrase(kind: Kind) -> str:

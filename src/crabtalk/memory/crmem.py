@@ -149,8 +149,6 @@ def read_entry(data: bytes, at: int, contents: Contents) -> int:
     name, at = read_bytes(data, at + PREFIX.size)
     content, at = read_bytes(data, at)
     count, at = read_length(data, at)
-    if count * LENGTH.size > len(data) - at:
-        raise EndError
     aliases = []
     for _ in range(count):
         alias, at = read_bytes(data, at)

@@ -82,6 +82,8 @@ class Memory:
                 data, lines = snapshot.read_file(path), journal.read()
                 found = recover(data, lines)
                 report(path, found)
+                if found.torn:
+                    log.warning("%s ended in half a line, which is cut", journal.path.name)
                 # Copies first, before anything is written over what is damaged.
                 if found.snapshot_faults or found.is_exchanged:
                     snapshot.set_aside(path, data, now())
@@ -279,8 +281,6 @@ def report(path: Path, found: Recovery) -> None:
         )
     for fault in found.journal_faults:
         log.error("the journal of %s is damaged: %s", path.name, fault)
-    if found.torn:
-        log.warning("the journal of %s ended in half a line, which was cut", path.name)
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""A book: the directory of pages that a memory is written to, and that people edit."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .complaints import CommandError
+
+if TYPE_CHECKING:
+    from crabtalk.memory import Entry
+
+
+def write_book(entries: "list[Entry]", directory: Path) -> None:
+    """In the place of the pages that are there. Raises when one of them would be lost by that."""
+    from crabtalk.memory import tree
+
+    names = {entry.name for entry in entries}
+    for kind in tree.DIRECTORIES.values():
+        for path in (directory / kind).glob("*.md"):
+            if path.is_file() and path.stem not in names and not is_dumped(path):
+                raise CommandError(
+                    f"{path} is a page of yours that the memory does not have; load it first, or "
+                    "name another directory"
+                )
+    tree.dump(entries, directory)
+
+
+def read_book(directory: Path) -> "list[Entry]":
+    from crabtalk.memory import tree
+
+    return tree.load(directory, int(time.time()))
+
+
+def is_dumped(path: Path) -> bool:
+    """Whether it begins the way pages of a dump do, and pages that people wrote do not."""
+    from crabtalk.memory import page
+
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        return next(lines, "").strip() == page.OPENING

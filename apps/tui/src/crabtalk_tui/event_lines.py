@@ -1,0 +1,50 @@
+"""Event lines: what agents do, a line a thing, as `crabtalkd events` has them too."""
+
+from typing import TYPE_CHECKING, Any
+
+from .screen import visible
+
+if TYPE_CHECKING:
+    from crabtalk.protocol import wire
+
+
+def as_json(event: "wire.AgentEventMsg") -> dict[str, Any]:
+    """With its kind always there: its zero means something, and protobuf leaves zeros out."""
+    from google.protobuf.json_format import MessageToDict
+
+    from crabtalk.protocol import wire
+
+    known = MessageToDict(event, preserving_proto_field_name=True)
+    return {**known, "kind": wire.AgentEventKind.Name(event.kind)}
+
+
+class EventLines:
+    """Pieces of text are put together, and shown when they are complete."""
+
+    def __init__(self) -> None:
+        self._saying: dict[str, list[str]] = {}  # by run
+
+    def line(self, event: "wire.AgentEventMsg") -> str:
+        """Empty for what is no line of its own."""
+        from crabtalk.protocol import wire
+
+        what = wire.AgentEventKind.Name(event.kind).lower().replace("_", " ")
+        content = event.content
+        match event.kind:
+            case wire.TEXT_DELTA | wire.THINKING_DELTA:
+                self._saying.setdefault(event.run_id, []).append(content)
+                return ""
+            case wire.TEXT_START | wire.THINKING_START | wire.TOOLS_COMPLETE:
+                return ""
+            case wire.TEXT_END | wire.THINKING_END:
+                what = "says" if event.kind == wire.TEXT_END else "thinks"
+                content = " ".join("".join(self._saying.pop(event.run_id, ())).split())
+            case wire.TOOL_RESULT:
+                first = next(iter(event.tool_output.splitlines()), "")
+                failed = "failed: " if event.tool_is_error else ""
+                content = f"{content} {failed}{first}".rstrip()
+            case wire.DONE:
+                self._saying.pop(event.run_id, None)
+        missed = f" (after {event.missed} missed)" if event.missed else ""
+        head = f"{event.timestamp[11:19]} {event.agent} with {event.sender}"
+        return visible(f"{head}: {what} {content}{missed}".rstrip())

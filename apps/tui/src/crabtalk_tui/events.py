@@ -1,0 +1,159 @@
+"""crabtalk events: what sets agents off, and what they do."""
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .complaints import CommandError
+from .event_lines import EventLines, as_json
+from .options import daemon, home_option, json_option
+from .screen import document, one_line, say, show, table
+
+if TYPE_CHECKING:
+    from crabtalk.protocol import wire
+
+
+@click.group()
+def events() -> None:
+    """What sets agents off, and what they do.
+
+    \b
+    Examples:
+      crabtalk events subscribe agent:scout:done crab
+      crabtalk events list
+      crabtalk events publish rss:fetch "Crabs found on the moon"
+      crabtalk events watch --agent crab
+    """
+
+
+@events.command("list")
+@home_option
+@json_option
+def events_list(home: Path | None, in_json: bool) -> None:
+    """List which agent is set off by what.
+
+    \b
+    Examples:
+      crabtalk events list
+      crabtalk events list --json
+    """
+    with daemon(home) as client:
+        found = client.list_subscriptions().subscriptions
+    if in_json:
+        document({"subscriptions": [subscription(each) for each in found]})
+    elif found:
+        show(table([row(each) for each in found]))
+    else:
+        say("there are no subscriptions; `crabtalk events subscribe` makes one")
+
+
+@events.command("subscribe")
+@click.argument("source")
+@click.argument("agent")
+@click.option("--once", is_flag=True, help="The first time only.")
+@home_option
+@json_option
+def events_subscribe(source: str, agent: str, once: bool, home: Path | None, in_json: bool) -> None:
+    """Have AGENT run whenever SOURCE is published.
+
+    The daemon publishes agent:NAME:done and agent:NAME:failed, programs whatever they like.
+
+    \b
+    Examples:
+      crabtalk events subscribe agent:scout:done crab
+      crabtalk events subscribe rss:fetch scout --once
+    """
+    with daemon(home) as client:
+        made = client.subscribe_event(source, agent, once=once)
+    if in_json:
+        document(subscription(made))
+    else:
+        show(table([row(made)]))
+
+
+@events.command("remove")
+@click.argument("number", metavar="ID", type=click.IntRange(0, 2**64 - 1))
+@home_option
+def events_remove(number: int, home: Path | None) -> None:
+    """Remove a subscription. What it has set off by then goes on.
+
+    \b
+    Example:
+      crabtalk events remove 3
+    """
+    with daemon(home) as client:
+        client.unsubscribe_event(number)
+    say(f"removed {number}")
+
+
+@events.command("publish")
+@click.argument("source")
+@click.argument("payload", required=False)
+@home_option
+def events_publish(source: str, payload: str | None, home: Path | None) -> None:
+    """Publish SOURCE, and with it PAYLOAD or what comes on standard input.
+
+    Does not wait for the agents it sets off.
+
+    \b
+    Examples:
+      crabtalk events publish rss:fetch "Crabs found on the moon"
+      curl -s https://example.org/feed | crabtalk events publish rss:fetch
+    """
+    text = piped() if payload is None else payload
+    with daemon(home) as client:
+        client.publish_event(source, text)
+    say(f"published {one_line(source)}")
+
+
+@events.command("watch")
+@click.option("--agent", help="Only this agent.")
+@click.option("--sender", help="Only this sender.")
+@home_option
+@click.option("--json", "in_json", is_flag=True, help="One JSON object a line.")
+def events_watch(agent: str | None, sender: str | None, home: Path | None, in_json: bool) -> None:
+    """Show what agents do, as they do it, until Ctrl+C.
+
+    \b
+    Examples:
+      crabtalk events watch
+      crabtalk events watch --agent crab --json
+    """
+    lines = EventLines()
+    with suppress(KeyboardInterrupt), daemon(home) as client:
+        for event in client.subscribe_events(agent=agent, sender=sender, all_kinds=True):
+            if in_json:
+                document(as_json(event))
+            elif line := lines.line(event):
+                show(line)
+
+
+def piped() -> str:
+    """What comes on standard input; nothing from a terminal, where nobody expects to be asked."""
+    from crabtalk.protocol import MAX_FRAME
+
+    if sys.stdin.isatty():
+        return ""
+    # One byte more than could be sent is enough to be told so.
+    data = sys.stdin.buffer.read(MAX_FRAME + 1)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise CommandError("standard input is not UTF-8; convert it first") from None
+
+
+def subscription(info: "wire.SubscriptionInfo") -> dict[str, Any]:
+    return {
+        "id": info.id,
+        "source": info.source,
+        "target_agent": info.target_agent,
+        "once": info.once,
+    }
+
+
+def row(info: "wire.SubscriptionInfo") -> tuple[str, ...]:
+    once = " once" if info.once else ""
+    return str(info.id), one_line(info.source), f"→ {one_line(info.target_agent)}{once}"

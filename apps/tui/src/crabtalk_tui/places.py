@@ -1,0 +1,111 @@
+"""Places: which memory a command is about. An agent's at the daemon, or a file that needs none."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .complaints import CommandError
+from .options import daemon, home_option
+from .stores import FiledMemory, ServedMemory, Store
+
+if TYPE_CHECKING:
+    from crabtalk.memory import Memory
+
+MAGIC = b"CRMEM\0"
+F = TypeVar("F", bound=Callable[..., Any])
+
+sender_option = click.option(
+    "--sender", default="", help="Whose, if the agent has a memory for each sender."
+)
+file_option = click.option(
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="This .crmem file, without a daemon; leave AGENT out.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """As the command line names it: an agent of the daemon in `home`, or a file."""
+
+    agent: str = ""
+    sender: str = ""
+    home: Path | None = None
+    file: Path | None = None
+
+    @contextmanager
+    def read(self) -> Iterator[Store]:
+        if self.file is None:
+            with self._served() as store:
+                yield store
+        else:
+            from crabtalk.memory import Memory
+
+            if not self.file.exists():
+                raise CommandError(f"{self.file} does not exist; name a .crmem file that does")
+            must_be_crmem(self.file)
+            yield FiledMemory(Memory.read(self.file))
+
+    @contextmanager
+    def write(self) -> Iterator[Store]:
+        """A file that is not there comes into being. One the daemon uses is refused."""
+        if self.file is None:
+            with self._served() as store:
+                yield store
+        else:
+            with opened(self.file) as memory:
+                yield FiledMemory(memory)
+
+    @contextmanager
+    def _served(self) -> Iterator[Store]:
+        with daemon(self.home) as client:
+            yield ServedMemory(client, self.agent, self.sender)
+
+
+def place_options(command: F) -> F:
+    """Whose memory. The command's words begin with AGENT, unless there is a file."""
+    for option in (home_option, file_option, sender_option):  # the last one is listed first
+        command = option(command)
+    return command
+
+
+def placed(
+    words: tuple[str, ...], *names: str, sender: str, home: Path | None, file: Path | None
+) -> tuple[Place, list[str]]:
+    """The memory that is meant, and the words that are left: one for each of `names`, and any
+    number for a last one that ends in dots."""
+    if file is None and not words:
+        raise click.UsageError("say whose memory: AGENT, or --file PATH")
+    if file is not None and (sender or home is not None):
+        raise click.UsageError("--file is a memory of its own; leave --sender and --home out")
+    agent, *rest = words if file is None else ("", *words)
+    if len(rest) < len(names):
+        raise click.UsageError(f"{names[len(rest)].rstrip('.')} is missing")
+    if len(rest) > len(names) and not "".join(names).endswith("..."):
+        raise click.UsageError(f"{rest[len(names)]!r} is a word too many; quote what is one")
+    return Place(agent, sender, home, file), rest
+
+
+def opened(path: Path) -> "Memory":
+    from crabtalk.memory import Memory, MemoryInUseError
+
+    if path.exists():
+        must_be_crmem(path)
+    try:
+        return Memory.open(path)
+    except MemoryInUseError:
+        raise CommandError(
+            f"{path} is in use; if a daemon has it, name the agent instead of --file, or stop it"
+        ) from None
+
+
+def must_be_crmem(path: Path) -> None:
+    """A store mends what is damaged. What never was a memory would be mended into an empty one."""
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise CommandError(f"{path} is no memory; name a .crmem file")

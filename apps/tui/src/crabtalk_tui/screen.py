@@ -1,0 +1,78 @@
+"""The screen: how answers are printed, for people and for programs. Knows nothing of answers.
+
+What agents and strangers wrote cannot steer the terminal: control characters become visible.
+"""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any
+from unicodedata import east_asian_width
+
+import click
+
+# Of the marks that turn text around, those that reach beyond their own word.
+TURNING = r"\u2028-\u202e\u2066-\u2069"
+CONTROL = re.compile(rf"[\x00-\x1f\x7f-\x9f{TURNING}]")
+CONTROL_BUT_LAYOUT = re.compile(rf"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{TURNING}]|\r(?!\n)")
+
+
+def show(text: str) -> None:
+    click.echo(text, color=has_colour())
+
+
+def document(value: Any) -> None:
+    """One JSON document, or one of a stream of them: a line."""
+    text = json.dumps(value, ensure_ascii=False)
+    click.echo(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def say(sentence: str) -> None:
+    """What is no answer."""
+    click.echo(sentence, err=True)
+
+
+def has_colour() -> bool:
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
+
+
+def styled(text: str, **style: Any) -> str:
+    return click.style(text, **style) if has_colour() else text
+
+
+def one_line(text: str, most: int | None = None) -> str:
+    """Without line breaks and control characters; what is beyond `most` characters is cut."""
+    text = visible(" ".join(text.split()))
+    return text if most is None or len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+def visible(text: str, *, layout: bool = False) -> str:
+    """With `layout`, tabs and line breaks are left to do what they do."""
+    pattern = CONTROL_BUT_LAYOUT if layout else CONTROL
+    return pattern.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def line_width() -> int:
+    """Characters that fit on a line; what is no terminal gets lines for reading."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """In columns, as wide as they must be; the last one is not padded."""
+    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell + " " * (width - cells(cell)) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    )
+
+
+def cells(text: str) -> int:
+    """How many places it takes; East Asian characters take two."""
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)

@@ -1,0 +1,105 @@
+"""The `crabtalk` command as a process of its own: with pipes, or at a terminal."""
+
+import asyncio
+import os
+import pty
+import re
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.daemon.served import PATIENCE
+
+CRABTALK = Path(sys.executable).with_name("crabtalk")
+PIPE = asyncio.subprocess.PIPE
+INTERRUPT = "\x03"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int | None
+    out: str
+    err: str
+
+    @property
+    def answer(self) -> str:
+        """What it printed, having succeeded without another word."""
+        assert (self.code, self.err) == (0, ""), self
+        return self.out
+
+    @property
+    def complaint(self) -> str:
+        """The sentence it failed with, and nothing else."""
+        assert self.code == 1, self
+        assert self.err.startswith("crabtalk: "), self
+        assert self.err.count("\n") == 1, self
+        return self.err.removeprefix("crabtalk: ").rstrip("\n")
+
+
+async def crabtalk(*words: str | Path, typed: bytes = b"", **env: str) -> Outcome:
+    """`typed` is what comes on its standard input, which is no terminal."""
+    process = await asyncio.create_subprocess_exec(
+        CRABTALK, *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env={**os.environ, **env}
+    )
+    async with asyncio.timeout(PATIENCE):
+        out, err = await process.communicate(typed)
+    return Outcome(process.returncode, out.decode(), err.decode())
+
+
+async def at_terminal(
+    *words: str | Path, typed: str = "", when: str = "", **env: str
+) -> tuple[int | None, str]:
+    """Its exit status and the screen; `typed` is typed as soon as `when` is on it, ^C too."""
+    master, slave = pty.openpty()
+    screen = ""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(CRABTALK, *words),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **env},
+        )
+        os.close(slave)
+        os.set_blocking(master, False)
+        async with asyncio.timeout(PATIENCE):
+            while piece := await read_some(master):
+                screen += piece
+                if typed == INTERRUPT and when in screen:
+                    await until_asleep(process.pid)
+                    process.send_signal(signal.SIGINT)
+                elif typed and when in screen:
+                    os.write(master, typed.encode())
+                if when in screen:
+                    typed = ""
+            await process.wait()
+    finally:
+        os.close(master)  # and whoever is still at the terminal is hung up on
+    return process.returncode, screen.replace("\r\n", "\n")
+
+
+async def until_asleep(pid: int) -> None:
+    """Until it waits for what is typed: a signal that comes just before that goes unnoticed."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        await asyncio.sleep(0)
+
+
+async def read_some(terminal: int) -> str:
+    """What is on it next; nothing when the last program at it has ended."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(terminal, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(terminal)
+    with suppress(OSError):
+        return os.read(terminal, 65536).decode(errors="replace")
+    return ""
+
+
+def without_colour(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)

@@ -1,0 +1,132 @@
+"""The command line itself: help that fits a screen, a version, no daemon, what starting costs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import crabtalk_tui
+from apps.tui.help_pages import help_of
+from apps.tui.tests.command import CRABTALK
+from crabtalk_tui.cli import main
+
+
+def crabtalk(*words: str | Path, **env: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [CRABTALK, *words], capture_output=True, text=True, check=False, env={**os.environ, **env}
+    )
+
+
+def commands(group: click.Command, *words: str) -> list[tuple[str, ...]]:
+    """The words of every command, groups included."""
+    below = group.commands.items() if isinstance(group, click.Group) else ()
+    return [words, *(found for name, each in below for found in commands(each, *words, name))]
+
+
+COMMANDS = commands(main)
+RUNS = [
+    ("memory", "search", "crab", "tide"),
+    ("memory", "show", "crab", "tide"),
+    ("memory", "list", "crab"),
+    ("memory", "dump", "crab", "brain"),
+    ("memory", "load", "crab", "brain", "--yes"),
+    ("search", "tide"),
+    ("events", "list"),
+    ("events", "subscribe", "tide", "crab"),
+    ("events", "remove", "1"),
+    ("events", "publish", "tide", "high"),
+    ("events", "watch"),
+]
+
+
+def test_the_list_of_commands_here_is_whole() -> None:
+    leaves = [words for words in COMMANDS if any(words == run[: len(words)] for run in RUNS)]
+    assert [words for words in COMMANDS if words] == [words for words in leaves if words]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.req("cli.help")
+def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
+    said = crabtalk(*words, "--help")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout == f"{help_of(list(words))}\n"
+    assert "Example" in said.stdout
+    assert " ".join(["crabtalk", *words]) in said.stdout.partition("Example")[2]
+    lines = said.stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("words", RUNS, ids=" ".join)
+@pytest.mark.req("cli.no_daemon")
+def test_without_a_daemon_it_is_said_how_to_start_one(
+    words: tuple[str, ...], home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "brain" / "notes").mkdir(parents=True)
+    words = tuple(str(tmp_path / word) if word == "brain" else word for word in words)
+    said = crabtalk(*words, CRABTALK_HOME=str(home))
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr == (
+        f"crabtalk: no daemon answers in {home}; start one with `crabtalkd run`\n"
+    )
+
+
+@pytest.mark.req("cli.no_daemon")
+def test_the_home_that_was_named_is_in_the_advice(home: Path) -> None:
+    said = crabtalk("search", "tide", "--home", home)
+    assert said.stderr.endswith(f"start one with `crabtalkd run --home {home}`\n")
+
+
+def test_the_version_is_the_packages() -> None:
+    assert crabtalk("--version").stdout == f"crabtalk {crabtalk_tui.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [("nonsense",), ("memory", "nonsense"), ("search",)])
+@pytest.mark.req("cli.exit_codes")
+def test_words_it_does_not_know_are_a_usage_error(words: tuple[str, ...]) -> None:
+    said = crabtalk(*words)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "Error: " in said.stderr
+
+
+def test_an_empty_home_is_refused_rather_than_taken_for_the_current_directory() -> None:
+    said = crabtalk("search", "tide", "--home", "")
+    assert said.returncode == 2
+    assert "it is empty" in said.stderr
+
+
+def test_the_module_is_the_command() -> None:
+    words = [sys.executable, "-m", "crabtalk_tui", "--version"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert said == f"crabtalk {crabtalk_tui.__version__}\n"
+
+
+@pytest.mark.req("cli.light")
+def test_help_loads_neither_client_nor_store() -> None:
+    code = (
+        "import sys, crabtalk_tui.cli as cli\n"
+        "cli.main(['memory', '--help'], standalone_mode=False)\n"
+        "print(*sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(said.stdout.split())
+    assert not loaded & {"asyncio", "google.protobuf", "msgspec", "crabtalk.client", "ssl"}
+
+
+@pytest.mark.req("cli.light")
+def test_a_memory_in_a_file_needs_no_client(tmp_path: Path) -> None:
+    from crabtalk.memory import Add, Memory
+
+    with Memory.open(tmp_path / "m.crmem") as memory:
+        memory.apply(Add("tide", "High."))
+    code = (
+        "import sys, crabtalk_tui.cli as cli\n"
+        f"cli.main(['memory', 'list', '--file', {str(tmp_path / 'm.crmem')!r}], "
+        "standalone_mode=False)\n"
+        "print(*sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(said.stdout.split()) & {"google.protobuf", "crabtalk.client"}
