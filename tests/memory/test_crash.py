@@ -163,8 +163,10 @@ def test_a_killed_process_loses_nothing_it_had_acknowledged(path: Path) -> None:
             names = {entry.name for entry in memory.entries()}
             gone = {f"note {n - 1}" for n in range(4, number + 1, 4)}
             acknowledged = {f"note {n}" for n in range(1, number + 1)}
-            assert acknowledged - gone <= names
-            assert not names & gone - {f"note {number}"}
+            # The round that was cut short may have removed the last one.
+            last = {f"note {number}"} if (number + 1) % 4 == 0 else set()
+            assert acknowledged - gone - last <= names
+            assert not names & gone
             assert names <= acknowledged | {f"note {number + 1}"}
             for n in range(3, number + 1, 3):
                 found = memory.get(f"note {n}")

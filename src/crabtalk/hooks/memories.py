@@ -62,7 +62,8 @@ class Memories:
         await asyncio.to_thread(self._move, old, new)
 
     def _move(self, old: str, new: str) -> None:
-        for suffix in (".crmem", ""):
+        # The journal is there only if it could not be folded in.
+        for suffix in (".crmem", ".crmem.journal", ""):
             source, target = self._directory / f"{old}{suffix}", self._directory / f"{new}{suffix}"
             if not source.exists():
                 continue

@@ -162,7 +162,6 @@ class Journal:
         self.size = 0
         if self._flush:
             os.fsync(self._file)
-        self._broken = False
 
     def close(self, *, remove: bool) -> None:
         """Lets go of it. `remove` says that the snapshot has it all."""

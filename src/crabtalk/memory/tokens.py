@@ -13,11 +13,11 @@ from unicodedata import normalize
 
 from .alphabet import ACCENTS, ALPHABETIC
 
-UNTOLD = """
+STOP = """
     a an the is it in of to and or for on at by with as be was are been has had have do does did but
     not no if so from that this then than into its my me we he she they you your our his her
 """
-STOP_WORDS = frozenset(UNTOLD.split())
+STOP_WORDS = frozenset(STOP.split())
 
 # Han, kana, bopomofo, Hangul; Thai, Lao, Burmese and Khmer.
 UNSPACED = (
