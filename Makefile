@@ -13,10 +13,10 @@ COMPILED := .venv/.compiled
 APPS := $(dir $(wildcard apps/*/pyproject.toml))
 SOURCES := $(shell find src apps -name '*.py' 2>/dev/null)
 
-.PHONY: help setup run test lint format test-slow bench proto pins clean
+.PHONY: help setup run test lint format test-slow test-interop bench proto pins clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 $(UV):
 	@test -n "$(PYTHON)" || { echo "crabtalk needs Python 3.11 or newer: install one, or say make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; }
@@ -56,6 +56,16 @@ format: $(COMPILED) ## rewrite the sources in the house format
 test-slow: $(COMPILED) ## the proofs that take minutes
 	$(BIN)/python -m pytest -m slow
 
+NPM := .venv/npm
+$(NPM)/.installed: $(INSTALLED)
+	@npm install --prefix $(NPM) --no-fund --no-audit --no-package-lock --loglevel=error \
+		@modelcontextprotocol/server-everything@2026 @modelcontextprotocol/server-filesystem@2026 \
+		@modelcontextprotocol/server-memory@2026
+	@touch $@
+
+test-interop: $(COMPILED) $(NPM)/.installed ## against MCP servers from npm; needs node
+	CRABTALK_NPM=$(NPM) $(BIN)/python -m pytest -m interop tests/interop
+
 bench: $(COMPILED) ## measure, and rewrite the tables in bench/README.md
 	$(BIN)/python -m bench
 
@@ -64,7 +74,7 @@ proto: $(COMPILED) ## regenerate the wire code from proto/crabtalk.proto
 
 PINS := $(UV) pip compile --quiet --universal --generate-hashes --no-header --no-annotate --python-version 3.11
 pins: $(UV) ## compile the pinned requirements anew
-	$(PINS) pyproject.toml --group dev -o requirements/dev.txt
+	$(PINS) pyproject.toml $(wildcard apps/*/pyproject.toml) --extra ddgs --group dev --no-emit-package crabtalk -o requirements/dev.txt
 	$(PINS) --group proto -o requirements/proto.txt
 	$(PINS) --group bootstrap -o requirements/bootstrap.txt
 	$(PINS) --group bench -o requirements/bench.txt

@@ -56,26 +56,37 @@ async def around(
     return [record.id for record in window]
 
 
-# ── Ends ────────────────────────────────────────────────────────────────────────────────────────
+# ── Versions ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_ends_are_of_every_conversation_and_grow_with_it(storage: Storage) -> None:
-    assert await storage.ends() == {}
+async def test_versions_are_of_every_conversation_and_change_with_it(storage: Storage) -> None:
+    assert await storage.versions() == {}
     await storage.append(PAIR, [opening(), said(0)], create=True)
     await storage.append(OTHER, [opening(OTHER)], create=True)
-    before = await storage.ends()
+    before = await storage.versions()
     assert before.keys() == {HANDLE, log_name(OTHER)}
     await storage.append(PAIR, [said(1)])
-    after = await storage.ends()
-    assert after[HANDLE] > before[HANDLE]
+    after = await storage.versions()
+    assert after[HANDLE] != before[HANDLE]
     assert after[log_name(OTHER)] == before[log_name(OTHER)]
     await storage.delete(OTHER)
-    assert (await storage.ends()).keys() == {HANDLE}
+    assert (await storage.versions()).keys() == {HANDLE}
 
 
-async def test_who_has_followed_to_the_end_is_at_the_end(storage: Storage) -> None:
+async def test_another_conversation_of_the_same_length_has_another_version(
+    storage: Storage,
+) -> None:
+    await storage.append(PAIR, [opening(), said(0, "one")], create=True)
+    before = await storage.versions()
+    await storage.delete(PAIR)
+    await storage.append(OTHER, [opening(OTHER)], create=True)
+    await storage.append(PAIR, [opening(), said(0, "two")], create=True)
+    assert (await storage.versions())[HANDLE] != before[HANDLE]
+
+
+async def test_who_has_followed_to_the_end_knows_the_version(storage: Storage) -> None:
     await storage.append(PAIR, every_kind(), create=True)
-    assert (await followed(storage)).position == (await storage.ends())[HANDLE]
+    assert (await followed(storage)).version == (await storage.versions())[HANDLE]
 
 
 # ── Following ───────────────────────────────────────────────────────────────────────────────────
@@ -115,7 +126,7 @@ async def test_any_position_of_a_record_can_be_followed_from(storage: Storage) -
 async def test_a_limit_makes_it_come_in_parts_with_nothing_lost(
     storage: Storage, limit: int
 ) -> None:
-    records = [opening(), *(said(n, "x" * (37 * n)) for n in range(40))]
+    records: list[Record] = [opening(), *(said(n, "x" * (37 * n)) for n in range(40))]
     await storage.append(PAIR, records, create=True)
     found: list[Record] = []
     position, parts, more = 0, 0, True
@@ -148,7 +159,7 @@ async def test_a_position_past_the_end_starts_again(storage: Storage) -> None:
 async def test_a_line_that_is_being_written_is_not_followed(home: Path) -> None:
     async with opened(home) as storage:
         await storage.append(PAIR, [opening(), said(0)], create=True)
-        whole = (await storage.ends())[HANDLE]
+        whole = log_of(home).stat().st_size
         line = encode_line(said(1, "y" * 100_000))
         for cut in (1, 20, len(line) - 1):
             with log_of(home).open("r+b") as log:
@@ -267,7 +278,7 @@ async def test_a_large_message_has_its_window_and_is_in_none_that_it_would_burst
 ) -> None:
     async with opened(home) as storage:
         large = said(2, "w" * (2 * SLICES))
-        records = [opening(), said(0), said(1), large, said(3), said(4)]
+        records: list[Record] = [opening(), said(0), said(1), large, said(3), said(4)]
         await storage.append(PAIR, records, create=True)
         position = len(encode(records[:3]))
         assert await around(storage, 2, 1, 1, position) == [1, 2, 3]

@@ -109,6 +109,7 @@ async def host(place: "Home", config: "Config", logs: "Logs") -> None:
         feed_limits=config.feed_limits,
         delegate_limits=config.delegate_limits,
         event_limits=config.event_limits,
+        mcp_limits=config.mcp_limits,
         keep_secret=logs.add_secrets,
     )
     await serve(place, config, DaemonServer(daemon), log.info, daemon)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from crabtalk.hooks import DelegateLimits
+from crabtalk.mcp import McpLimits
 from crabtalk.runtime import Limits as RuntimeLimits
 from crabtalk.transport import Limits, TcpAddress
 
@@ -33,6 +34,7 @@ LIMIT_KINDS: tuple[type[Any], ...] = (
     FeedLimits,
     DelegateLimits,
     EventLimits,
+    McpLimits,
 )
 LIMIT_KEYS = frozenset(field.name for kind in LIMIT_KINDS for field in dataclasses.fields(kind))
 
@@ -50,6 +52,7 @@ class Config:
     feed_limits: FeedLimits = dataclasses.field(default_factory=FeedLimits)
     delegate_limits: DelegateLimits = dataclasses.field(default_factory=DelegateLimits)
     event_limits: EventLimits = dataclasses.field(default_factory=EventLimits)
+    mcp_limits: McpLimits = dataclasses.field(default_factory=McpLimits)
     flush: bool = True  # survive a power cut, not only the death of the process
     document: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     unknown: tuple[str, ...] = ()
@@ -75,6 +78,7 @@ def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None
     daemon = section(document, "daemon", path)
     limits = section(document, "limits", path)
     storage = section(document, "storage", path)
+    check_env(section(document, "env", path), path)
     address = tcp if tcp is not None else daemon.get("tcp")
     return Config(
         tcp=parse_tcp(address) if address is not None else TcpAddress(),
@@ -86,6 +90,7 @@ def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None
         feed_limits=parse_limits(FeedLimits, limits, path),
         delegate_limits=parse_limits(DelegateLimits, limits, path),
         event_limits=parse_limits(EventLimits, limits, path),
+        mcp_limits=parse_limits(McpLimits, limits, path),
         flush=parse_storage(storage, path),
         document=document,
         unknown=(
@@ -146,6 +151,12 @@ def parse_storage(given: dict[str, Any], path: Path) -> bool:
     if durability not in ("fsync", "os"):
         raise ConfigError(f'durability in {path} must be "fsync" or "os", not {durability!r}')
     return bool(durability == "fsync")
+
+
+def check_env(given: dict[str, Any], path: Path) -> None:
+    for name, value in given.items():
+        if not isinstance(value, str) or "\0" in value or not name or "=" in name:
+            raise ConfigError(f'{name} in [env] of {path} must be text: write {name} = "..."')
 
 
 def parse_limits(kind: type[T], given: dict[str, Any], path: Path) -> T:

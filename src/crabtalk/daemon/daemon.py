@@ -16,12 +16,14 @@ from crabtalk.hooks import (
     DelegateHook,
     DelegateLimits,
     FilesHook,
+    McpHook,
     Memories,
     MemoryHook,
     SessionsHook,
     SkillHook,
     TitleHook,
 )
+from crabtalk.mcp import Mcp, McpLimits, PortFiles, Status
 from crabtalk.model import Registry, SettingsError, open_registry, read_settings
 from crabtalk.runtime import Clock, Hook, Limits, Runtime, SessionIndex
 from crabtalk.storage import Agent, Storage, StorageError
@@ -32,6 +34,8 @@ from .env import DaemonEnv
 from .feed import Feed, FeedLimits
 from .firings import EventLimits
 from .instructions import Instructions
+from .mcp_feed import McpFeed
+from .mcp_migration import move_servers
 from .opening import OpeningProvider
 from .plugins import load_hooks
 from .subscriptions import SubscriptionFile
@@ -59,6 +63,7 @@ class Daemon:
         feed_limits: FeedLimits | None = None,
         delegate_limits: DelegateLimits | None = None,
         event_limits: EventLimits | None = None,
+        mcp_limits: McpLimits | None = None,
         hook: Hook | None = None,
         hooks: Mapping[str, Hook] | None = None,
         keep_secret: Callable[[Iterable[str]], None] | None = None,
@@ -86,8 +91,18 @@ class Daemon:
             index_tool_results=lambda agent: self._sessions.indexes_tool_results(agent),
         )
         self._sessions = SessionsHook(self.index)
+        self.mcp_feed = McpFeed(feed_limits or FeedLimits(), self.clock)
+        self.mcp = Mcp(
+            home / "tokens",
+            env=self._env_of(document),
+            limits=mcp_limits,
+            clock=self.clock,
+            heard=self.mcp_feed.publish,
+        )
+        self._port_files = PortFiles(home / "run", self.mcp)
         self._composite = self._built_in(hooks or {}) if hook is None else None
         self._plugin_problems: list[str] = []
+        self._moved: list[str] = []  # what of older files could not be taken over
         env = DaemonEnv(
             hook or self._composite or Hook(),
             self.feed,
@@ -111,19 +126,28 @@ class Daemon:
             "bash": BashHook(hidden=[self.home / "run"]),
             "delegate": DelegateHook(lambda: self.runtime, self._delegate_limits),
             "files": FilesHook(),
+            "mcp": McpHook(self.mcp, taken=lambda: {tool.name for tool in composite.schema()}),
             "memory": self.memory,
             "sessions": self._sessions,
             "skill": self.skills,
             "title": TitleHook(set_title),
             **others,
         }
-        return Composite(
+        composite = Composite(
             hooks,
             self.asks,
             peers=lambda: self.runtime.agents,
             guards=[self.skills.allows],
             allowed=lambda: self.runtime,
         )
+        return composite
+
+    def _env_of(self, document: Mapping[str, Any]) -> dict[str, str]:
+        """What [env] adds to every MCP server's environment. It may hold secrets."""
+        table = document.get("env")
+        env = {k: v for k, v in table.items() if isinstance(v, str)} if table else {}
+        self._keep_secret(env.values())
+        return env
 
     def _models_of(self, document: Mapping[str, Any]) -> OpeningProvider:
         """Settings that cannot be used are a problem at once, not when a model is first needed."""
@@ -149,6 +173,8 @@ class Daemon:
             if self._composite is not None:
                 plugins, self._plugin_problems = await asyncio.to_thread(load_hooks)
                 self._composite.add(plugins)
+                self._moved = await asyncio.to_thread(move_servers, self.home)
+                self._port_files.watch()
             await self.skills.refresh()
             await self.bus.load()
             await self._load_agents()
@@ -170,7 +196,12 @@ class Daemon:
     @property
     def problems(self) -> list[str]:
         """What is wrong with the set-up, a sentence each."""
-        found = [*self._broken.values(), *self._plugin_problems, *self.bus.problems]
+        found = [*self._broken.values(), *self._plugin_problems, *self._moved, *self.bus.problems]
+        found += [
+            f"the MCP server {owner.name} of {owner.agent} failed: {peer.error}"
+            for owner, peer in self.mcp.states()
+            if owner.agent and peer.status is Status.FAILED
+        ]
         return found + [text for text in (self.models.problem, self._trouble) if text]
 
     async def reload(self) -> None:
@@ -189,6 +220,8 @@ class Daemon:
             await self._load_agents()
             await self.bus.load()
             self._trouble = ""
+            self.mcp.env = self._env_of(document)
+            self.mcp.retry()
             self.models = self._models_of(document)
             self.runtime.use(self.models)
         log.info("reloaded, with %d agents", len(self.runtime.agents))
@@ -223,6 +256,8 @@ class Daemon:
         """Stops what runs, and keeps all of it."""
         await self.bus.close()
         await self.runtime.close()
+        await self._port_files.close()
+        await self.mcp.close()
         await self.index.close()
         await self._memories.close()
         await self.storage.close()

@@ -19,6 +19,7 @@ from .agents_server import AgentsServer
 from .conversations_server import ConversationsServer
 from .daemon import Daemon
 from .events_server import EventsServer
+from .mcp_server import McpServer
 from .recall_server import RecallServer
 from .refusals import answered
 from .stream_events import stream_event, token_usage
@@ -27,7 +28,7 @@ LONGEST_SENDER = 1024
 LONGEST_PATH = 8192
 
 
-class DaemonServer(AgentsServer, ConversationsServer, EventsServer, RecallServer):
+class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, RecallServer):
     """One per process. What no part overrides answers 501."""
 
     def __init__(self, daemon: Daemon) -> None:

@@ -5,6 +5,7 @@ from .bash import BashHook
 from .composite import Composite
 from .delegate import DelegateHook, DelegateLimits
 from .files import FilesHook
+from .mcp import McpHook
 from .memories import Memories
 from .memory import MemoryHook
 from .sessions import SessionsHook
@@ -19,6 +20,7 @@ __all__ = [
     "DelegateHook",
     "DelegateLimits",
     "FilesHook",
+    "McpHook",
     "Memories",
     "MemoryHook",
     "SessionsHook",

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol
 
@@ -53,11 +53,12 @@ class Approvals:
     def unregister(self, name: str) -> None:
         self._patterns.pop(name, None)
 
-    def is_needed(self, call: ToolDispatch) -> bool:
+    def is_needed(self, call: ToolDispatch, names: Sequence[str]) -> bool:
+        """`names` are all the tool has; none of a tool that does not exist."""
         patterns = self._patterns.get(call.agent, ())
-        if not any(fnmatchcase(call.name, pattern) for pattern in patterns):
+        if not any(fnmatchcase(name, pattern) for pattern in patterns for name in names):
             return False
-        return call.name not in self._allowed().approved(call.run.pair)
+        return names[0] not in self._allowed().approved(call.run.pair)
 
     def question(self, call: ToolDispatch) -> AskQuestion:
         """Names the call by its id, so that two of the same tool can be told apart."""
@@ -67,12 +68,12 @@ class Approvals:
             options=OPTIONS,
         )
 
-    async def is_granted(self, call: ToolDispatch, reply: str | None) -> bool:
+    async def is_granted(self, call: ToolDispatch, names: Sequence[str], reply: str | None) -> bool:
         """No answer, and any answer but a yes, is a no."""
         answer = answer_to(self.question(call).question, reply)
         if answer == ALWAYS.lower():
             try:
-                await self._allowed().approve(call.run.pair, call.name)
+                await self._allowed().approve(call.run.pair, names[0])
             except StorageError as error:
                 # This once it was allowed in any case; the next call asks again.
                 log.warning("an approval could not be remembered: %s", error)

@@ -59,7 +59,7 @@ class Composite(Hook):
         self._approvals = Approvals(allowed)
         self._peers = peers
         self._guards = guards
-        self._scopes: dict[str, frozenset[str] | None] = {}  # by agent; None: everything
+        self._scoped: dict[str, Agent] = {}  # those that may not call everything
 
     def add(self, hooks: Mapping[str, Hook]) -> None:
         """More of them. Before any agent is registered; names that are taken stay as they are."""
@@ -71,6 +71,9 @@ class Composite(Hook):
     def schema(self) -> list[Schema]:
         return [tool for hook in self._all() for tool in hook.schema()]
 
+    def agent_tools(self, agent: Agent) -> list[Schema]:
+        return [tool for hook in self._all() for tool in hook.agent_tools(agent)]
+
     def _all(self) -> list[Hook]:
         return [self._ask_hook, *self._hooks]
 
@@ -79,11 +82,9 @@ class Composite(Hook):
         found: list[str] = []
         lines: list[str] = []
         for hook in self._all():
-            names, line = hook.scoped_tools(agent)
+            names, line = allowed(hook, agent)
             found += names
             lines += [line] if line else []
-        if agent.tools:
-            found = [name for name in found if name in agent.tools]
         return found, "\n".join(lines) or None
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
@@ -112,17 +113,22 @@ class Composite(Hook):
     def on_register_agent(self, name: str, agent: Agent) -> None:
         for hook in self._all():
             hook.on_register_agent(name, agent)
-        is_scoped = bool(agent.tools or agent.skills)
-        self._scopes[name] = frozenset(self.scoped_tools(agent)[0]) if is_scoped else None
+        self._scoped.pop(name, None)
+        if agent.tools or agent.skills:
+            self._scoped[name] = agent
         self._approvals.register(agent)
 
     def on_unregister_agent(self, name: str) -> None:
         for hook in self._all():
             hook.on_unregister_agent(name)
-        self._scopes.pop(name, None)
+        self._scoped.pop(name, None)
         self._approvals.unregister(name)
 
     # ── Runs ────────────────────────────────────────────────────────────────────────────────
+
+    async def prepare(self, agent: Agent) -> None:
+        for hook in self._all():
+            await hook.prepare(agent)
 
     def preprocess(self, agent: str, content: str) -> str | None:
         for hook in self._all():
@@ -143,21 +149,31 @@ class Composite(Hook):
     def ask(self, calls: Sequence[ToolDispatch]) -> AskUser | None:
         """One ask for all that the calls of a step want to know, and want allowed."""
         questions = [question for call in calls for question in self._ask_hook.questions(call)]
-        questions += [self._approvals.question(c) for c in calls if self._approvals.is_needed(c)]
+        questions += [
+            self._approvals.question(call)
+            for call in calls
+            if self._approvals.is_needed(call, self.names_of(call))
+        ]
         return self._asks.open(calls[0].run, questions) if questions else None
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
-        call = dataclasses.replace(call, name=ALIASES.get(call.name, call.name))
-        owner = next((hook for hook in self._all() if owns(hook, call.name)), None)
-        if owner is None:
-            return None
-        return self._carry_out(owner, call)
+        call = as_known(call)
+        for hook in self._all():
+            if names := hook.names_of(call):
+                return self._carry_out(hook, call, names)
+        return None
 
-    async def _carry_out(self, owner: Hook, call: ToolDispatch) -> str | ToolOutput:
-        self._check(call)
-        if self._approvals.is_needed(call):
+    def names_of(self, call: ToolDispatch) -> tuple[str, ...]:
+        call = as_known(call)
+        return next((names for hook in self._all() if (names := hook.names_of(call))), ())
+
+    async def _carry_out(
+        self, owner: Hook, call: ToolDispatch, names: Sequence[str]
+    ) -> str | ToolOutput:
+        self._check(owner, call, names)
+        if self._approvals.is_needed(call, names):
             reply = await self._asks.answer(call.run)
-            if not await self._approvals.is_granted(call, reply):
+            if not await self._approvals.is_granted(call, names, reply):
                 why = "nobody allowed it in time" if reply is None else "the user said no"
                 raise ToolError(f"permission denied: {why}")
         work = owner.dispatch(call)
@@ -165,18 +181,25 @@ class Composite(Hook):
             raise ToolError(f"tool not registered: {call.name}")
         return await work
 
-    def _check(self, call: ToolDispatch) -> None:
+    def _check(self, owner: Hook, call: ToolDispatch, names: Sequence[str]) -> None:
         """Scope is a boundary, not a hint: a breach is refused, and told to whoever keeps watch."""
-        scope = self._scopes.get(call.agent)
-        if scope is not None and call.name not in scope:
+        agent = self._scoped.get(call.agent)
+        if agent is not None and not set(names) & set(allowed(owner, agent)[0]):
             refuse(call, f"tool not available: {call.name}")
         for guard in self._guards:
             if (sentence := guard(call)) is not None:
                 refuse(call, sentence)
 
 
-def owns(hook: Hook, name: str) -> bool:
-    return any(tool.name == name for tool in hook.schema())
+def as_known(call: ToolDispatch) -> ToolDispatch:
+    """By the name its tool has now."""
+    return dataclasses.replace(call, name=ALIASES.get(call.name, call.name))
+
+
+def allowed(hook: Hook, agent: Agent) -> tuple[list[str], str | None]:
+    """Which of a hook's tools an agent may call now, and the hook's line about that."""
+    names, line = hook.scoped_tools(agent)
+    return [name for name in names if not agent.tools or name in agent.tools], line
 
 
 def refuse(call: ToolDispatch, sentence: str) -> None:

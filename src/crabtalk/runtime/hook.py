@@ -49,6 +49,13 @@ class Hook:
         """The tools it owns."""
         return []
 
+    def agent_tools(self, agent: Agent) -> list[Tool]:
+        """What an agent is offered of it now; of most hooks the same as everybody."""
+        return self.schema()
+
+    async def prepare(self, agent: Agent) -> None:
+        """A turn is about to take its tools. Must be short: somebody waits for an answer."""
+
     def system_prompt(self) -> str | None:
         """What it adds to every agent's prompt."""
         return None
@@ -81,6 +88,11 @@ class Hook:
         """What a person has to answer before these calls of one step can finish."""
         return None
 
+    def names_of(self, call: ToolDispatch) -> tuple[str, ...]:
+        """What the tool of a call is called, the name that means no other first; nothing when it
+        is not its own."""
+        return (call.name,) if any(tool.name == call.name for tool in self.schema()) else ()
+
     def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         """Carries a call out; None when the tool is not its own. Fails with ToolError."""
         return None
@@ -96,7 +108,8 @@ class Env:
     def tools(self, agent: Agent) -> tuple[Tool, ...]:
         """What the agent may call, in a stable order: providers cache by prefix."""
         allowed = set(self.hook.scoped_tools(agent)[0])
-        return tuple(sorted((t for t in self.hook.schema() if t.name in allowed), key=by_name))
+        offered = self.hook.agent_tools(agent)
+        return tuple(sorted((tool for tool in offered if tool.name in allowed), key=by_name))
 
     def on_event(self, run: "Run", event: Event) -> None:
         self.hook.on_event(run, event)

@@ -306,7 +306,6 @@ class Runtime:
                 self.env,
                 self.limits,
                 self.clock,
-                tools=() if guest else self.env.tools(primary),
                 tool_choice=tool_choice,
             )
             try:

@@ -53,7 +53,6 @@ class Turn:
         limits: Limits,
         clock: Clock,
         *,
-        tools: Sequence[Tool] = (),
         tool_choice: str = "",
     ) -> None:
         self._run = run
@@ -64,7 +63,7 @@ class Turn:
         self._limits = limits
         self._clock = clock
         self._model = ""
-        self._tools = () if run.is_guest else tuple(tools)
+        self._tools: tuple[Tool, ...] = ()
         self._tool_choice = tool_choice or agent.tool_choice
         self._injected: list[Message] = []
         self._start = 0  # where in the history this turn begins
@@ -121,6 +120,10 @@ class Turn:
         await self._keep([Message("user", content)])
 
     async def _prepare(self) -> None:
+        """Tools stay what they are now until the turn is over."""
+        if not self._run.is_guest:
+            await self._env.hook.prepare(self._agent)
+            self._tools = self._env.tools(self._agent)
         self._injected = framing(
             self._conversation.history,
             await self._env.instructions(self._run.cwd),

@@ -174,17 +174,18 @@ class FileStorage:
 
     # ── Following the logs ──────────────────────────────────────────────────────────────────
 
-    async def ends(self) -> dict[str, int]:
-        return await in_thread(self._ends)
+    async def versions(self) -> dict[str, int]:
+        return await in_thread(self._versions)
 
-    def _ends(self) -> dict[str, int]:
+    def _versions(self) -> dict[str, int]:
         found: dict[str, int] = {}
         try:
             with os.scandir(self._sessions) as entries:
                 for entry in entries:
                     if entry.name.endswith(".jsonl"):
                         with contextlib.suppress(FileNotFoundError):  # deleted a moment ago
-                            found[entry.name[:-6]] = entry.stat(follow_symlinks=False).st_size
+                            status = entry.stat(follow_symlinks=False)
+                            found[entry.name[:-6]] = trail.version_of(status)
         except FileNotFoundError:
             pass  # nothing was said yet
         return found

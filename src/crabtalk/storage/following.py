@@ -16,6 +16,7 @@ class Followed(Value, frozen=True):
     start: int  # where these begin; not where was asked for, if the log is not what it was
     records: tuple[tuple[int, Record], ...]
     position: int  # where to go on
+    version: int  # of the whole log, when it was read
     more: bool  # whether there is more already
 
 

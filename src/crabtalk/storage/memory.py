@@ -1,6 +1,7 @@
 """MemoryStorage: Storage that forgets when the process ends. For embedding, and for tests."""
 
 import copy
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,9 @@ class MemoryStorage:
         self._agents = {agent.name: agent for agent in agents}
         self._config: dict[str, Any] = {}
         self._closed = False
+        # Which one of all it is, also when another went by its name before.
+        self._begun: dict[Pair, int] = {}
+        self._beginnings = itertools.count()
 
     async def load(self, pair: Pair) -> Stored | None:
         records = self._logs.get(pair)
@@ -48,6 +52,8 @@ class MemoryStorage:
         if create == (pair in self._logs):
             there = "there already" if create else "gone"
             raise StorageError(f"the conversation of {pair.agent} with {pair.sender} is {there}")
+        if create:
+            self._begun[pair] = next(self._beginnings)
         self._logs.setdefault(pair, []).extend(records)
 
     async def meta(self, pair: Pair) -> Meta | None:
@@ -83,8 +89,11 @@ class MemoryStorage:
     async def delete(self, pair: Pair) -> bool:
         return self._logs.pop(pair, None) is not None
 
-    async def ends(self) -> dict[str, int]:
-        return {log_name(pair): len(records) for pair, records in self._logs.items()}
+    async def versions(self) -> dict[str, int]:
+        return {log_name(pair): self._version(pair) for pair in self._logs}
+
+    def _version(self, pair: Pair) -> int:
+        return self._begun[pair] << 32 | len(self._logs[pair])
 
     async def follow(self, handle: str, position: int, limit: int) -> Followed | None:
         pair = await self.resolve(handle)
@@ -99,7 +108,9 @@ class MemoryStorage:
             if not isinstance(records[at], EventRecord)
         ]
         origin = replay(records[:1], Meta(*pair)).meta.created_at
-        return Followed(pair, origin, start, tuple(placed), end, end < len(records))
+        return Followed(
+            pair, origin, start, tuple(placed), end, self._version(pair), end < len(records)
+        )
 
     async def windows(self, places: Sequence[Place]) -> list[tuple[MessageRecord, ...]]:
         return [await self._window(place) for place in places]

@@ -61,17 +61,15 @@ class Storage(Protocol):
 
     # ── Following the logs ──────────────────────────────────────────────────────────────────
 
-    async def ends(self) -> dict[str, int]:
-        """By handle, how far the log of every conversation reaches, as a position.
-
-        Positions are numbers that mean something to `follow` and `windows` only. They grow with
-        the log, and 0 is where each begins.
-        """
+    async def versions(self) -> dict[str, int]:
+        """By handle, of the log of every conversation: a number that is another one as soon as the
+        log is."""
         ...
 
     async def follow(self, handle: str, position: int, limit: int) -> Followed | None:
         """What was appended after `position`, traces left out, in about `limit` bytes.
 
+        Positions mean something to `follow` and `windows` only; 0 is where every log begins.
         None when there is no such conversation, or nobody knows whose it is. Where `position` is
         none of this log, because it was changed from outside, it is read from the beginning.
         """

@@ -31,7 +31,8 @@ def follow(path: Path, position: int, limit: int) -> Followed | None:
     """Only whole lines: what comes after them may be one that is being written."""
     with open_log(path) as file:
         descriptor = file.fileno()
-        size = os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        size = status.st_size
         begun = beginning(descriptor, path)
         if begun is None:
             return None
@@ -44,7 +45,12 @@ def follow(path: Path, position: int, limit: int) -> Followed | None:
             whole = len(data)
     found = tuple(placed(data[:whole], position))
     more = bool(whole) and position + len(data) < size
-    return Followed(*begun, position, found, position + whole, more)
+    return Followed(*begun, position, found, position + whole, version_of(status), more)
+
+
+def version_of(status: os.stat_result) -> int:
+    """Another file of the same name has another one, be it as long."""
+    return hash((status.st_size, status.st_mtime_ns, status.st_ino))
 
 
 def placed(data: bytes, position: int) -> Iterator[tuple[int, Record]]:

@@ -22,7 +22,7 @@ from crabtalk.storage import (
 
 CRAB = Pair("crab", "user")
 OWL = Pair("owl", "user")
-PATIENCE = 20.0
+PATIENCE = 10.0
 EVERYTHING = Scope()
 
 
@@ -109,17 +109,24 @@ class Talk:
 
     async def committed(self) -> None:
         """Until all that was said is in the shelves, and no log is behind."""
+        self.index.start()
         self.index.refresh()
         async with asyncio.timeout(PATIENCE):
-            while not await self.is_committed():
-                await asyncio.sleep(0.005)
+            while not self.index.statistics().is_current:
+                await asyncio.sleep(0.002)
 
-    async def is_committed(self) -> bool:
-        if self.index._follower.library is None or self.index._tail:
-            return False
-        known = self.index._follower.library.manifest.read_so_far()
-        ends = await self.storage.ends()
-        return {handle: position for handle, (position, _, _) in known.items()} == ends
+    async def work_for(self, seconds: float) -> None:
+        """Lets it begin with a commit, and come as far as it comes."""
+        self.index.start()
+        self.index.refresh()
+        await asyncio.sleep(seconds)
+
+    async def verified(self) -> None:
+        """Until its files were looked through, and what came of that is done."""
+        self.index.start()
+        async with asyncio.timeout(PATIENCE):
+            while not (self.index.statistics().is_verified and self.index.statistics().is_current):
+                await asyncio.sleep(0.002)
 
     async def restart(self) -> None:
         """The index ends as it should, and another begins where it was."""

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from crabtalk.storage import Followed, Pair, Storage
+from crabtalk.storage import Followed, Pair, Storage, StorageError
 
 from .library import Library, View
 from .manifest import Row
@@ -25,7 +25,7 @@ T = TypeVar("T")
 # Messages that are committed together, and seconds after which fewer are.
 COMMIT_MESSAGES = 256
 COMMIT_SECONDS = 2.0
-# While it catches up: more at once, of so many logs side by side, so much of each.
+# While it catches up: more at once, read from so many logs at a time, so much of each.
 COMMIT_MANY = 20_000
 LOGS = 16
 LOG_BYTES = 256 * 1024
@@ -48,6 +48,7 @@ class Follower:
         self.error = ""  # why it does not get on
         self.commits = 0
         self.rebuilds = 0
+        self.is_verified = False
         self._storage = storage
         self._directory = directory
         self._tail = tail
@@ -57,6 +58,9 @@ class Follower:
         self._missing: set[Pair] = set()  # of whom no log was found, the last time
         self._stale: set[str] = set()
         self._damage = ""
+        self._is_doubted = False
+        self._is_resting = False
+        self._is_swollen = False  # from much that was read at once
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -72,9 +76,14 @@ class Follower:
         """Logs still to be read, as far as is known."""
         return len(self._backlog)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the library has all there is."""
+        return self._is_resting and not self._is_needed()
+
     def start(self) -> None:
         if self._task is None and not self._closing:
-            self._task = asyncio.ensure_future(self._work())
+            self._task = asyncio.get_running_loop().create_task(self._work())
 
     def wake(self, *, hurry: bool = False) -> None:
         """There is something in the tail."""
@@ -84,18 +93,21 @@ class Follower:
             self._hurry.set()
 
     def survey(self) -> None:
-        """Look through the logs again."""
-        self._is_surveyed = False
-        self.wake(hurry=True)
+        """Look through the logs again, if that has begun; if not, it will be done anyway."""
+        if self._task is not None:
+            self._is_surveyed = False
+            self.wake(hurry=True)
 
     def is_stale(self, handle: str) -> None:
         """Its log does not say what the library says."""
         self._stale.add(handle)
         self.wake()
 
-    def is_damaged(self, library: Library, reason: str) -> None:
+    def has_failed(self, library: Library, reason: str) -> None:
+        """In a search. Whether that is the library's fault has to be seen."""
         if self.library is library:
-            self._damage = reason
+            log.error("a search failed: %s", reason)
+            self._is_doubted = True
             self.wake(hurry=True)
 
     async def opened(self) -> None:
@@ -119,18 +131,22 @@ class Follower:
             self._task.cancel()
             await asyncio.wait([self._task])
         self._show_progress()
-        if self._thread is not None:
-            self._thread.submit(self._close_library)
-            await asyncio.to_thread(self._thread.shutdown)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.submit(self._close_library)
+            await asyncio.to_thread(thread.shutdown)
 
     # ── The task ────────────────────────────────────────────────────────────────────────────
 
     async def _work(self) -> None:
-        pause = FIRST_PAUSE
+        pause = 0.0
         while not self._closing:
             commits = self.commits
             try:
-                await self._keep_up(await self._open())
+                library = await self._open()
+                # What is there can be found meanwhile.
+                await self._rest(pause)
+                await self._keep_up(library)
                 return
             except DamagedError as error:
                 log.warning("the session index is made anew from the logs: %s", error)
@@ -142,8 +158,9 @@ class Follower:
                 self.error = str(error) or type(error).__name__
                 await self._in_thread(self._close_library)
                 self._show_progress()
-            pause = FIRST_PAUSE if self.commits > commits else min(2 * pause, LAST_PAUSE)
-            if self.error or pause > 2 * FIRST_PAUSE:
+            has_come_on = self.commits > commits
+            pause = 0.0 if has_come_on else min(max(FIRST_PAUSE, 2 * pause), LAST_PAUSE)
+            if self.error:
                 await self._rest(pause)
 
     async def _open(self) -> Library:
@@ -151,6 +168,7 @@ class Follower:
         self.view = self.library.view()
         self._is_surveyed = False
         self._damage = ""
+        self.is_verified = False
         self._show_progress()
         return self.library
 
@@ -178,7 +196,10 @@ class Follower:
                 await self._round(library)
                 if self._closing:
                     return
-                if not self._backlog and self._is_surveyed:
+                if self._is_doubted:
+                    self._is_doubted = False
+                    await self._verify(library)
+                elif not self._backlog and self._is_surveyed:
                     if verification is None:
                         verification = asyncio.ensure_future(self._verify(library))
                     await self._due()
@@ -189,36 +210,44 @@ class Follower:
     async def _due(self) -> None:
         """Until there is something to do, and then until it is enough."""
         self._wake.clear()
-        if not (self._tail or self._stale or self._damage):
+        if not self._is_needed():
+            self._is_resting = True
             await self._wake.wait()
+            self._is_resting = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COMMIT_SECONDS):
                 await self._hurry.wait()
-        self._hurry.clear()
+
+    def _is_needed(self) -> bool:
+        doubts = self._damage or self._is_doubted
+        return bool(self._tail or self._stale or doubts or not self._is_surveyed)
 
     async def _verify(self, library: Library) -> None:
         """Sees what opening does not: a file whose inside is not what was written."""
         try:
             await asyncio.to_thread(library.verify)
+            self.is_verified = True
         except (DamagedError, OSError) as error:
-            self.is_damaged(library, str(error))
+            if self.library is library:
+                self._damage = str(error)
+                self.wake(hurry=True)
 
     # ── Following ───────────────────────────────────────────────────────────────────────────
 
     async def _survey(self, library: Library) -> None:
-        """Which logs reach further than they were read, and which are gone."""
+        """Which logs are not as they were read, and which are gone."""
         self._is_surveyed = True
-        ends = await self._storage.ends()
+        versions = await self._storage.versions()
         known = await self._in_thread(library.manifest.read_so_far)
         allowed = {agent: self._index_tool_results(agent) for _, agent, _ in known.values()}
 
-        def is_read(handle: str, end: int) -> bool:
-            position, agent, tool_results = known.get(handle, (-1, "", False))
-            return position == end and tool_results == allowed[agent]
+        def is_read(handle: str, version: int) -> bool:
+            seen, agent, tool_results = known.get(handle, (None, "", False))
+            return seen == version and tool_results == allowed[agent]
 
         def compare() -> tuple[list[str], list[str]]:
-            behind = [handle for handle, end in ends.items() if not is_read(handle, end)]
-            return behind, [handle for handle in known if handle not in ends]
+            behind = [handle for handle, each in versions.items() if not is_read(handle, each)]
+            return behind, [handle for handle in known if handle not in versions]
 
         behind, gone = await asyncio.to_thread(compare)
         self._backlog = dict.fromkeys(behind)
@@ -226,23 +255,30 @@ class Follower:
 
     async def _round(self, library: Library) -> None:
         """What was deleted, what was just said, and some of what is behind, in one commit."""
+        self._hurry.clear()
         gone, said = self._tail.taken()
         stale, self._stale = self._stale, set()
         self._backlog |= dict.fromkeys(stale)
         places = await self._in_thread(library.places, list(gone), list(stale), said)
         are_read = await self._read(library, places)
-        while self._backlog and library.uncommitted < COMMIT_MANY and not self._hurry.is_set():
-            some = list(self._backlog)[:LOGS]
+        while self._backlog and library.uncommitted < COMMIT_MANY:
+            some = [handle for handle, _ in zip(self._backlog, range(LOGS), strict=False)]
             await self._read(library, await self._in_thread(library.positions, some))
             for handle in some:
                 self._backlog.pop(handle, None)
+            if self._hurry.is_set():
+                break
         rows: list[Row] = []
         if library.is_dirty:
+            self._is_swollen = self._is_swollen or library.uncommitted >= COMMIT_MANY
             self.view, rows = await self._in_thread(library.commit)
             self.commits += 1
             self.error = ""
         self._tail.committed(gone, rows)
         self._show_progress()
+        if self._is_swollen and not self._backlog:
+            self._is_swollen = False
+            await asyncio.to_thread(give_back)
         if are_read:
             await self._settle(library, said)
 
@@ -251,14 +287,13 @@ class Follower:
         are_read = True
         while positions:
             some = [(handle, positions.pop(handle)) for handle in list(positions)[:LOGS]]
-            found = await asyncio.gather(
-                *(self._storage.follow(handle, at, LOG_BYTES) for handle, at in some),
-                return_exceptions=True,
-            )
             taken: list[tuple[str, Followed | None, bool]] = []
-            for (handle, _), followed in zip(some, found, strict=True):
-                if isinstance(followed, BaseException):
-                    log.warning("the log %s cannot be searched: %s", handle, followed)
+            for handle, position in some:
+                # One after the other: many threads at once would be in the event loop's way.
+                try:
+                    followed = await self._storage.follow(handle, position, LOG_BYTES)
+                except StorageError as error:
+                    log.warning("the log %s cannot be searched: %s", handle, error)
                     are_read = False
                     continue
                 agent = followed.pair.agent if followed is not None else ""
@@ -293,3 +328,12 @@ class Follower:
         self._tried.set()
         self._progress.set()
         self._progress = asyncio.Event()
+
+
+def give_back() -> None:
+    """To the system, what is free: an allocator keeps for each thread what it once needed."""
+    import ctypes
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)

@@ -22,6 +22,9 @@ from .tail import Tail
 from .terms import Query, query_of
 from .window import matches, window_of
 
+# Text in which matches are found so quickly that no thread is needed for it, in characters.
+SHORT = 128 * 1024
+
 
 def never(agent: str) -> bool:
     return False
@@ -37,6 +40,8 @@ class Statistics:
     commits: int
     rebuilds: int
     is_open: bool
+    is_current: bool  # all that was ever appended is committed
+    is_verified: bool  # all that is in its files was read once, and is as it was written
     error: str  # why it does not get on; empty when it does
 
 
@@ -88,6 +93,8 @@ class SessionIndex:
             commits=follower.commits,
             rebuilds=follower.rebuilds,
             is_open=follower.library is not None,
+            is_current=follower.is_current,
+            is_verified=follower.is_verified,
             error=follower.error,
         )
 
@@ -140,7 +147,7 @@ class SessionIndex:
             try:
                 return await asyncio.to_thread(rank, library, view)
             except DamagedError as error:
-                self._follower.is_damaged(library, str(error))
+                self._follower.has_failed(library, str(error))
         # What was just said can be found in any case.
         return await asyncio.to_thread(lambda: rank(nothing := Library(None), nothing.view()))
 
@@ -151,12 +158,15 @@ class SessionIndex:
         windows = await self._storage.windows(
             [Place(c.handle, c.message_id, c.position, before, after) for c in candidates]
         )
-        found = await asyncio.to_thread(
-            lambda: [
+
+        def show() -> list[SessionHit | None]:
+            return [
                 hit_of(candidate, window, query, self._index_tool_results(candidate.meta.agent))
                 for candidate, window in zip(candidates, windows, strict=True)
             ]
-        )
+
+        size = sum(len(each.message.text) for window in windows for each in window)
+        found = show() if size < SHORT else await asyncio.to_thread(show)
         for candidate, hit in zip(candidates, found, strict=True):
             if hit is None:
                 self._follower.is_stale(candidate.handle)

@@ -55,9 +55,10 @@ class Batch:
     handles: dict[Pair, str] = field(default_factory=dict)
     removed: set[int] = field(default_factory=set)
     added: int = 0
+    mends: bool = False  # what a crash left half done
 
     def __bool__(self) -> bool:
-        return bool(self.rows or self.removed)
+        return bool(self.rows or self.removed or self.mends)
 
 
 class Library:
@@ -167,12 +168,13 @@ class Library:
             elif isinstance(record, MarkerRecord):
                 marker = record
                 row.updated_at = record.archived_at
-        if title != row.title or (row.number not in self._checked and self._suspect):
+        if title != row.title or self._is_suspect(row):
             self._retitle(row, title, keys)
         if marker is not None:
             self._summarise(row, marker, keys)
-        self._checked.add(row.number)
+        self._check(row.number)
         row.position = followed.position
+        row.version = 0 if followed.more else followed.version
         self._totals.count(row, 1)
         self._batch.rows[handle] = row
         self._batch.handles[row.pair] = handle
@@ -193,7 +195,7 @@ class Library:
         ):
             self.remove(row)
             return None
-        if self._suspect and row.number not in self._checked:
+        if self._is_suspect(row):
             # What a commit brought that the manifest never heard of comes again now.
             first_uid = uid_of(row.number, row.next_id)
             self.messages.remove_from(first_uid, uid_of(row.number, LARGEST_ID))
@@ -208,8 +210,16 @@ class Library:
             self.remove(other)
         number = self.manifest.next_number
         self.manifest.next_number += 1
-        self._checked.add(number)
+        self._check(number)
         return Row(number, handle, *followed.pair, followed.origin, tool_results=tool_results)
+
+    def _is_suspect(self, row: Row) -> bool:
+        """Whether shelves may have more of it than the manifest knows."""
+        return self._suspect and row.number not in self._checked
+
+    def _check(self, number: int) -> None:
+        if self._suspect:
+            self._checked.add(number)
 
     def _note(self, row: Row, record: MetaRecord) -> None:
         meta = row.meta.patched(record)
@@ -292,7 +302,7 @@ class Library:
         behind = any(stamp < seen for stamp, seen in zip(stamps, known, strict=True))
         if behind or not self.manifest.stamps:
             raise DamagedError("the manifest is not of this index")
-        self._suspect = True
+        self._suspect = self._batch.mends = True
         unknown = uid_of(self.manifest.next_number, 0)
         for shelf in self._shelves:
             shelf.remove_from(unknown, LARGEST_UID)
@@ -300,11 +310,13 @@ class Library:
 
     def _finish_removals(self) -> None:
         for number in self.manifest.removals():
+            self._batch.mends = True
             for shelf in self._shelves:
                 shelf.remove(number)
 
     def verify(self) -> None:
         """Reads all of it, which takes a while. Raises DamagedError."""
+        self.manifest.verify()
         for shelf in self._shelves:
             shelf.verify()
 

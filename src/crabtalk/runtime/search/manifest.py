@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # imported late, like tantivy
 # Of what the shelves hold and how it got there: another one is made anew.
 VERSION = "1"
 REMEMBERED = 4096
+# What SQLite says of the file's surroundings rather than of the file: permissions, locks, reading,
+# writing, a full disk.
+PASSING = {3, 5, 6, 8, 10, 13, 14}
 TABLES = """
     CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS conversations (
@@ -31,6 +34,7 @@ TABLES = """
         sender TEXT NOT NULL,
         origin TEXT NOT NULL,
         position INTEGER NOT NULL,
+        version INTEGER NOT NULL,
         next_id INTEGER NOT NULL,
         tool_results INTEGER NOT NULL,
         created_at TEXT NOT NULL,
@@ -58,6 +62,7 @@ class Row(msgspec.Struct):
     sender: str
     origin: str
     position: int = 0
+    version: int = 0
     next_id: int = 0
     tool_results: bool = False  # whether those are in the index
     created_at: str = ""
@@ -122,6 +127,7 @@ class Manifest:
         self._lock = threading.Lock()
         self._numbers: dict[Pair, int] = {}
         self._failure = sqlite3.Error
+        self._file = file
         try:
             self._connection = sqlite3.connect(
                 file or ":memory:", check_same_thread=False, isolation_level=None
@@ -156,6 +162,8 @@ class Manifest:
             try:
                 yield self._connection
             except (self._failure, msgspec.MsgspecError, ValueError) as error:
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF in PASSING:
+                    raise OSError(f"the manifest cannot be used: {error}") from None
                 raise DamagedError(f"the manifest cannot be used: {error}") from None
 
     def row(self, number: int) -> Row | None:
@@ -163,16 +171,20 @@ class Manifest:
 
     def number_of(self, pair: Pair) -> int | None:
         """The same as of the row, without reading one where much is said."""
-        number = self._numbers.get(pair)
-        if number is None and (row := self.of_pair(pair)) is not None:
-            number = row.number
-            self._remember(row)
-        return number
+        if (number := self._numbers.get(pair)) is not None:
+            return number
+        with self._using() as connection:
+            query = "SELECT number FROM conversations WHERE agent = ? AND sender = ?"
+            found = connection.execute(query, tuple(map(kept, pair))).fetchone()
+            if found is None:
+                return None
+            self._remember(pair, found[0])
+            return int(found[0])
 
-    def _remember(self, row: Row) -> None:
+    def _remember(self, pair: Pair, number: int) -> None:
         if len(self._numbers) >= REMEMBERED:
             self._numbers.clear()
-        self._numbers[row.pair] = row.number
+        self._numbers[pair] = number
 
     def of_pair(self, pair: Pair) -> Row | None:
         return self._one("agent = ? AND sender = ?", *map(kept, pair))
@@ -186,26 +198,28 @@ class Manifest:
         return Row(*found) if found is not None else None
 
     def read_so_far(self) -> dict[str, tuple[int, str, bool]]:
-        """By handle: position, agent, and whether tool results are in."""
+        """By handle: version, agent, and whether tool results are in."""
         with self._using() as connection:
             return {
-                handle: (position, agent, bool(tool_results))
-                for handle, position, agent, tool_results in connection.execute(
-                    "SELECT handle, position, agent, tool_results FROM conversations"
+                handle: (version, agent, bool(tool_results))
+                for handle, version, agent, tool_results in connection.execute(
+                    "SELECT handle, version, agent, tool_results FROM conversations"
                 )
             }
 
     def remove(self, numbers: list[int]) -> None:
         """These are gone, though the shelves may have them until they are committed."""
         totals = msgspec.structs.replace(self.totals)
-        for row in filter(None, map(self.row, numbers)):
+        rows = [row for row in map(self.row, numbers) if row is not None]
+        for row in rows:
             totals.count(row, -1)
-            self._numbers.pop(row.pair, None)
         marks = [(number,) for number in numbers]
         with self._using() as connection, transaction(connection):
             connection.execute(*setting("totals", msgspec.json.encode(totals).decode()))
             connection.executemany("DELETE FROM conversations WHERE number = ?", marks)
             connection.executemany("INSERT OR IGNORE INTO removals VALUES (?)", marks)
+            for row in rows:
+                self._numbers.pop(row.pair, None)
 
     def removals(self) -> list[int]:
         """What shelves may still have of those removed."""
@@ -220,10 +234,24 @@ class Manifest:
             connection.execute(*setting("next_number", self.next_number))
             connection.execute(*setting("stamps", " ".join(map(str, stamps))))
             connection.execute(*setting("totals", msgspec.json.encode(totals).decode()))
+            for row in rows:
+                self._remember(row.pair, row.number)
         self.totals = totals
         self.stamps = stamps
-        for row in rows:
-            self._remember(row)
+
+    def verify(self) -> None:
+        """Reads all of it. Raises DamagedError."""
+        import sqlite3
+
+        if self._file is None:
+            return
+        try:
+            with contextlib.closing(sqlite3.connect(self._file)) as connection:
+                (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.DatabaseError as error:
+            found = str(error)
+        if found != "ok":
+            raise DamagedError(f"the manifest is damaged: {found}")
 
     def close(self) -> None:
         with self._lock:

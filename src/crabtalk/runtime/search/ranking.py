@@ -5,7 +5,8 @@ alone are enough, too. Blocks: it runs in a thread, on a view that does not chan
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 from crabtalk.storage import Meta, Pair, log_name
 
@@ -23,7 +24,9 @@ FIRST = 64
 MOST = 8192
 # Conversations looked at because of their title, or of their summary; messages of those.
 NAMED = 128
-OF_NAMED = 256
+OF_NAMED = 128
+# Candidates beyond those asked for, since some may be gone when they are looked at.
+SPARE = 2
 
 # What a conversation goes by here: its number, or who speaks in it while it has none.
 Key = int | Pair
@@ -66,7 +69,10 @@ class Names:
     length: int
     weight: float
     entries: dict[Pair, Entry]
-    boosts: dict[Phrase, float] | None = None  # when the shelf has more than was looked at
+    untimely: dict[Key, tuple[float, int]] = field(default_factory=dict)
+    # When the shelf has more than was looked at: how to ask for it, and what it counts at most.
+    boosts: dict[Phrase, float] = field(default_factory=dict)
+    most: float = 0.0
 
 
 class Ranking:
@@ -100,7 +106,7 @@ class Ranking:
         )
 
     def candidates(self, limit: int) -> list[Candidate]:
-        """The best first. More than asked for, since some may be gone when they are looked at."""
+        """The best first, and a few more than asked for."""
         totals = self._view.totals
         titles = {pair: each.title for pair, each in self._tail.items() if each.title}
         summaries = {pair: each.summary for pair, each in self._tail.items() if each.summary}
@@ -112,16 +118,19 @@ class Ranking:
             self._weigh_names(names)
         self._weigh_messages(limit)
         for names in kinds:
-            self._complete_names(names)
-        return self._best(2 * limit)
+            self._complete_names(names, limit)
+        return self._best(limit + SPARE)
 
     def _best(self, count: int) -> list[Candidate]:
-        found = sorted(self._standings.items(), key=lambda each: -each[1].score)
-        # Some that are as good as the last one as well: they are yet to be put in order.
-        least = found[:count][-1][1].score if found else 0.0
-        equals = [each for each in found[: count + NAMED] if each[1].score >= least]
-        best = [self._candidate(key, standing) for key, standing in equals]
-        return sorted((each for each in best if each is not None), key=order)[:count]
+        best: list[Candidate] = []
+        for key, standing in sorted(self._standings.items(), key=lambda each: -each[1].score):
+            # Those as good as the last one are looked at, too: they are yet to be put in order.
+            is_enough = len(best) >= count and standing.score < best[count - 1].score
+            if is_enough or len(best) >= count + NAMED:
+                break
+            if (candidate := self._candidate(key, standing)) is not None:
+                best.append(candidate)
+        return sorted(best, key=order)[:count]
 
     # ── Titles and summaries ────────────────────────────────────────────────────────────────
 
@@ -132,18 +141,24 @@ class Ranking:
             score = scoring.score(entry) * names.weight
             if score > 0 and self._is_timely(entry):
                 self._weigh(names.what, self._key(pair), score, entry.id)
-        if not any(map(names.shelf.frequency, self._query.terms)):
+            elif score > 0:
+                names.untimely[self._key(pair)] = score, entry.id
+        if not scoring.is_shelved:
             return
         boosts = scoring.boosts
         hits = names.shelf.search(self._query, self._filters, NAMED, boosts)
         self._take_names(names, hits)
-        if len(hits) == NAMED or self._times != (None, None):
-            names.boosts = boosts
+        if self._times != (None, None):
+            names.boosts, names.most = boosts, inf
+        elif len(hits) == NAMED:
+            names.boosts, names.most = boosts, hits[-1].score
 
-    def _complete_names(self, names: Names) -> None:
-        """Of those found by a message: their names count, be they among the best or not."""
-        among = [key for key in self._standings if isinstance(key, int)]
-        if names.boosts is not None and among:
+    def _complete_names(self, names: Names, limit: int) -> None:
+        """Of those found by a message: their names count, whenever they were given."""
+        for key in self._standings.keys() & names.untimely.keys():
+            self._weigh(names.what, key, *names.untimely[key])
+        numbers = [key for key in self._standings if isinstance(key, int)]
+        if among := self._promising(numbers, names.most, limit):
             filters = Filters(among=among)
             hits = names.shelf.search(self._query, filters, len(among), names.boosts)
             self._take_names(names, hits)
@@ -173,22 +188,31 @@ class Ranking:
             if best is not None:
                 standing = self._standings.setdefault(self._key(pair), Standing())
                 standing.message, standing.id = best[0], best[1].id
-        self._take_best(boosts, limit)
+        most = self._take_best(boosts, limit)
         # With a title to help, a message further down may be enough.
-        self._take_among(named, boosts, OF_NAMED)
-        named.sort(key=lambda key: -self._standings[key].score)
-        self._take_among(named[:limit], boosts, MOST)
-
-    def _take_among(self, numbers: list[int], boosts: dict[Phrase, float], size: int) -> None:
-        """Messages of conversations that were not found by their messages so far."""
-        among = [number for number in numbers if self._standings[number].found is None]
-        if among:
+        for size in (OF_NAMED, MOST):
+            unfound = [number for number in named if self._standings[number].found is None]
+            among = self._promising(unfound, most, limit)
+            if not among:
+                return
             filters = self._filters._replace(among=among)
-            hits = self._view.messages.search(self._query, filters, size, boosts)
+            hits = shelf.search(self._query, filters, size, boosts)
             self._take_messages(firsts(hits))
+            most = hits[-1].score if len(hits) == size else 0.0
 
-    def _take_best(self, boosts: dict[Phrase, float], wanted: int) -> None:
-        """The best messages of so many conversations, however many messages each has."""
+    def _promising(self, numbers: list[int], most: float, limit: int) -> list[int]:
+        """Those that would be among the best if they had something more that counts `most`."""
+        if not most:
+            return []
+        scores = sorted((each.score for each in self._standings.values()), reverse=True)
+        least = scores[limit - 1] if len(scores) >= limit else 0.0
+        return [n for n in numbers if self._standings[n].score + most >= least]
+
+    def _take_best(self, boosts: dict[Phrase, float], wanted: int) -> float:
+        """The best messages of so many conversations, however many messages each has.
+
+        Returns what one that was not taken can count at most.
+        """
         scores: list[float] = []
         seen = list(self._filters.without)
         size = FIRST
@@ -198,12 +222,13 @@ class Ranking:
             best = firsts(hits)
             self._take_messages(best)
             scores += (each.score for each in best)
-            if len(hits) < size or size >= MOST:
-                return
+            if len(hits) < size:
+                return 0.0
             # Where those that follow are as good as the last one wanted, the order among them
             # is not the shelf's to decide.
-            if len(scores) >= wanted and hits[-1].score < sorted(scores)[-wanted]:
-                return
+            is_enough = len(scores) >= wanted and hits[-1].score < sorted(scores)[-wanted]
+            if is_enough or size >= MOST:
+                return hits[-1].score
             seen += (each.conversation for each in best)
             size *= 4
 

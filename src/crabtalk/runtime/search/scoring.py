@@ -31,11 +31,13 @@ class Scoring:
         self._average = total / self.documents if self.documents else 1.0
         self._idf: dict[str, float] = {}
         self._own: dict[str, float] = {}  # what the shelf takes it for
+        self.is_shelved = False  # the shelf has anything of what is asked for
         for term in query.terms:
             shelved = shelf.frequency(term) if shelf is not None else 0
             fresh = sum(1 for entry in entries if term in entry.counts)
             self._idf[term] = idf(self.documents, shelved + fresh)
             self._own[term] = idf(self._shelved, shelved)
+            self.is_shelved = self.is_shelved or shelved > 0
         self._notable = len(entries) > NOTABLE * self._shelved
 
     @property

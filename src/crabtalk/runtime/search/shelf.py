@@ -4,11 +4,10 @@ It knows documents, not conversations: what is in it, under which number, is the
 Whoever writes does so from one thread; a `Searcher` may be used by any, and stays as it was.
 """
 
-import contextlib
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,18 +53,21 @@ def uid_of(conversation: int, number: int) -> int:
     return conversation << 32 | min(number, LARGEST_ID)
 
 
-@contextlib.contextmanager
-def telling_damage() -> Iterator[None]:
+class TellingDamage:
     """What tantivy says of files it cannot make sense of, as a DamagedError."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        raise DamagedError(str(error)) from None
-    except BaseException as error:
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError | OSError):
+            raise DamagedError(str(error)) from None
         # How a panic arrives here; its class cannot be imported.
-        if type(error).__name__ != "PanicException":
-            raise
-        raise DamagedError(f"tantivy panicked: {error}") from None
+        if error is not None and type(error).__name__ == "PanicException":
+            raise DamagedError(f"tantivy panicked: {error}") from None
+
+
+telling_damage = TellingDamage()
 
 
 class Shelf:
@@ -75,10 +77,11 @@ class Shelf:
 
         self._directory = directory
         self._schema = schema_of(tantivy.SchemaBuilder())
+        self._writer: tantivy.IndexWriter | None = None
         if directory is not None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_files(directory)
-        with telling_damage():
+        with telling_damage:
             path = str(directory) if directory is not None else None
             self._index = tantivy.Index(self._schema, path=path)
             splitting = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).build()
@@ -86,7 +89,6 @@ class Shelf:
             self._index.config_reader("manual")
             self._index.reload()
             self._searcher = self._index.searcher()
-        self._writer: tantivy.IndexWriter | None = None
 
     @property
     def stamp(self) -> int:
@@ -130,7 +132,11 @@ class Shelf:
         self.writer.add_document(document)
 
     def remove(self, conversation: int) -> None:
-        self.writer.delete_documents_by_term("conversation", conversation)
+        import tantivy
+
+        # Not by term: a number is taken for a signed one there, which matches nothing.
+        query = tantivy.Query.term_query(self._schema, "conversation", conversation)
+        self.writer.delete_documents_by_query(query)
 
     def remove_from(self, uid: int, last: int) -> None:
         """All from one to another."""
@@ -158,18 +164,16 @@ class Shelf:
         return Searcher(self._schema, self._searcher)
 
     def verify(self) -> None:
-        """Reads every file to the end, which takes a while. Raises DamagedError.
-
-        Files that a merge removes meanwhile are none of ours any more.
-        """
+        """Reads every file of every segment, which takes a while. Raises DamagedError."""
         if self._directory is None:
             return
+        segments = segments_of(self._directory)
         for path in sorted(self._directory.iterdir()):
-            if path.suffix not in (".json", ".lock"):
+            if path.name.partition(".")[0] in segments:
                 try:
                     intact = is_intact(path)
                 except FileNotFoundError:
-                    continue
+                    continue  # merged into another meanwhile
                 if not intact:
                     raise DamagedError(f"{path.name} is not what was written")
 
@@ -184,7 +188,7 @@ class Searcher:
 
     def frequency(self, term: str) -> int:
         """Documents with the term; some that were removed may be among them."""
-        with telling_damage():
+        with telling_damage:
             return self._searcher.doc_freq("body", term)
 
     def search(
@@ -195,7 +199,7 @@ class Searcher:
             return []
         asked = self._asked(query, filters, boosts or {})
         searcher = self._searcher
-        with telling_damage():
+        with telling_damage:
             hits = searcher.search(asked, limit, count=False, weight_by_field="weight").hits
             uids = searcher.fast_field_values("uid", [address for _, address in hits])
         return [
@@ -206,7 +210,7 @@ class Searcher:
 
     def position(self, found: Found) -> int:
         """Where in its log the message is."""
-        with telling_damage():
+        with telling_damage:
             return int(self._searcher.fast_field_values("position", [found.address])[0] or 0)
 
     def _asked(
@@ -277,14 +281,21 @@ def check_files(directory: Path) -> None:
     there = {path.name for path in directory.iterdir()}
     if "meta.json" not in there:
         return
+    needed = {f"{name}.{part}" for name in segments_of(directory) for part in PARTS}
+    if missing := (needed | {".managed.json"}) - there:
+        raise DamagedError(f"{min(missing)} is missing")
+    for name in there:
+        if name.startswith(".tmp"):  # a crash came before it got its name
+            (directory / name).unlink(missing_ok=True)
+
+
+def segments_of(directory: Path) -> set[str]:
+    """The names of those that count."""
     try:
         segments = json.loads((directory / "meta.json").read_bytes())["segments"]
-        names = {each["segment_id"].replace("-", "") for each in segments}
-    except (ValueError, KeyError, TypeError) as error:
+        return {each["segment_id"].replace("-", "") for each in segments}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"meta.json cannot be read: {error}") from None
-    needed = {f"{name}.{part}" for name in names for part in PARTS} | {".managed.json"}
-    if missing := needed - there:
-        raise DamagedError(f"{min(missing)} is missing")
 
 
 def is_intact(path: Path) -> bool:

@@ -116,11 +116,8 @@ class Tail:
         return bool(self._table or self._gone)
 
     def snapshot(self) -> tuple[dict[Pair, Unkept], frozenset[Pair]]:
-        """What there is and what is gone, for another thread: it stays as it is now."""
-        table = {
-            pair: replace(unkept, entries=unkept.entries[:]) for pair, unkept in self._table.items()
-        }
-        return table, frozenset(self._gone)
+        """What there is and what is gone, for another thread: nothing goes from it any more."""
+        return dict(self._table), frozenset(self._gone)
 
     def add(self, pair: Pair, records: Sequence[Record], *, tool_results: bool) -> None:
         unkept = self._table.get(pair)
@@ -181,22 +178,20 @@ class Tail:
         unkept = self._table.get(row.pair)
         if unkept is None:
             return
-        # A list of its own: searches under way still look at the other.
         rest = [entry for entry in unkept.entries if entry.id >= row.next_id]
-        self._forget([entry for entry in unkept.entries if entry.id < row.next_id])
-        unkept.entries = rest
+        self._forget(entry for entry in unkept.entries if entry.id < row.next_id)
+        # In its place, since searches under way still look at the other.
+        unkept = self._table[row.pair] = replace(unkept, entries=rest)
         marker = unkept.marker
-        if marker is not None and (row.folded, row.archived_at) == (
-            marker.end_id,
-            marker.archived_at,
-        ):
+        folded = row.folded, row.archived_at
+        if marker is not None and (marker.end_id, marker.archived_at) == folded:
             unkept.marker = unkept.summary = None
         if unkept.named == row.title:
             unkept.title = None
-        behind = (unkept.message_count or 0) > row.message_count
-        if not (rest or behind or unkept.title or unkept.marker):
+        is_behind = (unkept.message_count or 0) > row.message_count
+        if not (rest or is_behind or unkept.title or unkept.marker):
             del self._table[row.pair]
-        if not behind:
+        if not is_behind:
             self.overflowed.discard(row.pair)
 
     def _forget(self, entries: Iterable[Entry]) -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from secrets import token_hex
 
 from crabtalk.memory import tokens
 
@@ -21,6 +22,8 @@ PIECE = 32 * 1024
 # Up to that many characters, a chunk between spaces is likely to come again.
 KNOWN_LENGTH = 24
 Phrase = tuple[str, ...]
+# A word that nobody says.
+MARK = f"mark{token_hex(8)}"
 QUOTED = re.compile(r'"([^"]*)"')
 
 
@@ -69,20 +72,20 @@ def terms_of(text: str) -> Terms:
 
 
 def take_apart(text: str, row: list[str], pairs: list[str]) -> None:
-    """Chunk by chunk, since tokens of different scripts do not come in the order of the text."""
-    plain: list[str] = []
-    for chunk in text.split():
-        if chunk.isascii():
-            plain.append(chunk)
-            continue
-        if plain:
-            row += tokens(" ".join(plain))
-            plain = []
-        found = known_chunk(chunk) if len(chunk) <= KNOWN_LENGTH else chunk_terms(chunk)
-        row += found[0]
-        pairs += found[1]
-    if plain:
-        row += tokens(" ".join(plain))
+    """In order, which tokens of different scripts do not come in: so the text is taken apart with
+    marks where there is more than ASCII, and what belongs there is put in their place."""
+    chunks = text.split()
+    others = [chunk for chunk in chunks if not chunk.isascii()]
+    found = tokens(" ".join([chunk if chunk.isascii() else MARK for chunk in chunks]))
+    start = 0
+    for chunk in others:
+        at = found.index(MARK, start)
+        row += found[start:at]
+        start = at + 1
+        some = known_chunk(chunk) if len(chunk) <= KNOWN_LENGTH else chunk_terms(chunk)
+        row += some[0]
+        pairs += some[1]
+    row += found[start:]
 
 
 def chunk_terms(chunk: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -96,7 +99,7 @@ def chunk_terms(chunk: str) -> tuple[Sequence[str], Sequence[str]]:
     return row, [term for term, pair in zip(found, is_pair, strict=True) if pair]
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=16_384)
 def known_chunk(chunk: str) -> tuple[Sequence[str], Sequence[str]]:
     """Words come again and again, and taking one apart that is not ASCII costs some."""
     row, pairs = chunk_terms(chunk)

@@ -1,7 +1,7 @@
 """Window: a match and what was said around it, each message cut to what may be shown."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from crabtalk.model.messages import Message
 from crabtalk.storage import MessageRecord
@@ -69,10 +69,12 @@ def has_any(text: str, wanted: set[str]) -> bool:
 def place_of(text: str, query: Query) -> int | None:
     """Where the first thing that was searched for begins; None when there is nothing of it."""
     wanted = query.terms
-    if found := pattern_of(wanted).search(text):
-        return found.start()
-    if text.isascii():
-        return None  # terms of ASCII are as they stand in the text
+    lowered = text.lower()
+    if len(lowered) == len(text):  # so that places are the same in both
+        places = [at for term in wanted if (at := place_of_term(lowered, term)) >= 0]
+        if places or text.isascii():
+            return min(places, default=None)
+    # Not spelt as it is in the index: accents, ligatures, two scripts in one word.
     start = 0
     for piece in pieces(text):
         if has_any(piece, wanted):
@@ -82,10 +84,15 @@ def place_of(text: str, query: Query) -> int | None:
     return None
 
 
-def pattern_of(terms: Iterable[str]) -> re.Pattern[str]:
-    """Finds terms that are spelt in the text as they are in the index, case aside: most are."""
-    parts = sorted(map(re.escape, terms), key=len, reverse=True)
-    return re.compile(rf"(?<![^\W_])(?:{'|'.join(parts)})(?![^\W_])", re.IGNORECASE)
+def place_of_term(text: str, term: str) -> int:
+    """Where it stands as a word of its own; -1 when it does not."""
+    at = text.find(term)
+    while at >= 0:
+        end = at + len(term)
+        if not (at and text[at - 1].isalnum()) and not text[end : end + 1].isalnum():
+            return at
+        at = text.find(term, at + 1)
+    return -1
 
 
 def excerpt(text: str, start: int) -> str:

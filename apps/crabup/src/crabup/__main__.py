@@ -1,0 +1,5 @@
+"""`python -m crabup` is `crabup`."""
+
+from .cli import main
+
+main(prog_name="crabup")

@@ -1,0 +1,184 @@
+"""Installations: a plan carried out in a home, and undone. All of it, or nothing."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from crabtalk.transport import replace_file
+
+from .complaints import CommandError
+from .installers import Wanted, best_installer, installed
+from .plan import Plan
+from .receipt import Receipt, digest, read_receipt, receipt_path, receipts
+from .repositories import slug_of
+
+# Where a package whose set-up was run keeps its repository, which it may need ever after.
+REPOSITORIES = ".cache/repos"
+
+
+def install(
+    plan: Plan, home: Path, repository: Path | None, accept: Callable[[], None] = lambda: None
+) -> None:
+    """`accept` looks at the result last, and raises what makes it undone.
+
+    The receipt is on disk before anything else, so what a crash leaves can be removed too.
+    """
+    receipt = receipt_for(plan, home)
+    make_directories(home, receipt.directories)
+    try:
+        receipt.write(home)
+        if plan.script and repository is not None:
+            run_script(plan, home, repository)
+        if plan.manifest.commands:
+            receipt = pull_commands(plan, home, receipt)
+        for addition in plan.files:
+            replace_file(home / addition.path, addition.data, addition.mode)
+        for path, block in receipt.blocks.items():
+            append(home / path, block)
+        accept()
+    except BaseException:
+        remove(receipt, home)
+        raise
+
+
+def receipt_for(plan: Plan, home: Path) -> Receipt:
+    """Raises CommandError where something is in the way; nothing has been written then."""
+    name = plan.manifest.name
+    if os.path.lexists(receipt_path(home, name)):
+        raise CommandError(f"{name} is here already; `crabup pkg remove {name}` first")
+    files = {addition.path: digest(addition.data) for addition in plan.files}
+    for path in files:
+        if os.path.lexists(home / path):
+            raise CommandError(f"{home / path} is there already; move it away, or rename it")
+    keeps_repository = bool(plan.script)
+    wanted = [*files, f"packages/{name}.receipt.json"]
+    if keeps_repository:
+        wanted.append(f"{REPOSITORIES}/x")
+    return Receipt(
+        name,
+        files,
+        missing_directories(home, wanted),
+        {f"agents/{plan.agent}.toml": block_for(plan, home)} if plan.block else {},
+        [],
+        slug_of(plan.manifest.repository or name) if keeps_repository else "",
+    )
+
+
+def block_for(plan: Plan, home: Path) -> str:
+    """The servers, as they will stand at the end of an agent's file."""
+    import tomllib
+
+    path = home / "agents" / f"{plan.agent}.toml"
+    try:
+        before = path.read_bytes().decode()
+        old = tomllib.loads(before)
+    except FileNotFoundError:
+        raise CommandError(f"there is no agent {plan.agent}; name one of {path.parent}") from None
+    except ValueError as error:
+        raise CommandError(f"{path} is not valid TOML: {error}; mend it") from None
+    block = ("\n" if before.endswith("\n") or not before else "\n\n") + plan.block
+    try:
+        new = tomllib.loads(before + block)
+    except ValueError:
+        raise CommandError(
+            f"{path} has its MCP servers in a list; write them as [[mcps]] tables first"
+        ) from None
+    names = [server.get("name") for server in new["mcps"]]
+    if len(set(names)) < len(names) or new["mcps"][: len(old.get("mcps", []))] != old.get(
+        "mcps", []
+    ):
+        raise CommandError(f"{plan.agent} has an MCP server of that name already; rename it")
+    return block
+
+
+def missing_directories(home: Path, paths: Iterable[str]) -> list[str]:
+    """Those above `paths` that are not there yet, outermost first."""
+    above = {str(each) for path in paths for each in PurePosixPath(path).parents} - {"."}
+    return sorted(each for each in above if not (home / each).is_dir())
+
+
+def make_directories(home: Path, directories: Iterable[str]) -> None:
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for directory in directories:
+        (home / directory).mkdir(mode=0o700)
+
+
+def run_script(plan: Plan, home: Path, repository: Path) -> None:
+    """In a copy of the repository that stays. What it says goes to stderr."""
+    place = home / REPOSITORIES / slug_of(plan.manifest.repository or plan.manifest.name)
+    if not place.exists():
+        shutil.copytree(repository, place, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    command = ["bash", plan.script_file] if plan.script_file else ["bash", "-c", plan.script]
+    environment = {
+        **os.environ,
+        "CRABTALK_HOME": str(home),
+        "CRABTALK_PACKAGE": plan.manifest.name,
+    }
+    result = subprocess.run(
+        command, cwd=place, env=environment, stdout=sys.stderr.fileno(), check=False
+    )
+    if result.returncode != 0:
+        raise CommandError(
+            f"the set-up of {plan.manifest.name} ended with status {result.returncode}; "
+            "nothing was added, but what it did itself stays"
+        )
+
+
+def pull_commands(plan: Plan, home: Path, receipt: Receipt) -> Receipt:
+    """Those that are not here yet. Each is in the receipt before the next."""
+    for distribution in sorted(set(plan.manifest.commands.values())):
+        if distribution not in installed(home):
+            best_installer(home).pull(Wanted(distribution))
+            receipt = receipt.with_commands([*receipt.commands, distribution])
+            receipt.write(home)
+    return receipt
+
+
+def append(path: Path, block: str) -> None:
+    replace_file(path, path.read_bytes() + block.encode(), path.stat().st_mode & 0o777)
+
+
+def remove(receipt: Receipt, home: Path) -> list[str]:
+    """Takes away what was added. Returns the paths of what was edited since, which stays."""
+    receipt = read_receipt(home, receipt.package) or receipt  # with the commands of a cut-off add
+    kept = [path for path, known in receipt.files.items() if not remove_file(home / path, known)]
+    kept += [path for path, block in receipt.blocks.items() if not cut(home / path, block)]
+    others = [other for other in receipts(home) if other.package != receipt.package]
+    for distribution in receipt.commands:
+        is_needed = any(distribution in other.commands for other in others)
+        if not is_needed and (found := installed(home).get(distribution)) is not None:
+            found[0].rm(distribution)
+    if receipt.repository and all(other.repository != receipt.repository for other in others):
+        shutil.rmtree(home / REPOSITORIES / receipt.repository, ignore_errors=True)
+    receipt_path(home, receipt.package).unlink(missing_ok=True)
+    for directory in reversed(receipt.directories):
+        with suppress(OSError):  # somebody keeps something in it
+            (home / directory).rmdir()
+    return kept
+
+
+def remove_file(path: Path, known: str) -> bool:
+    """Whether it is gone: one that is not what was written stays."""
+    try:
+        if path.is_symlink() or digest(path.read_bytes()) != known:
+            return False
+    except FileNotFoundError:
+        return True
+    path.unlink()
+    return True
+
+
+def cut(path: Path, block: str) -> bool:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return True
+    if text.count(block.encode()) != 1:
+        # An add that was cut short has not written it yet.
+        return block.strip() not in text.decode(errors="replace") and b"[[mcps]]" not in text
+    replace_file(path, text.replace(block.encode(), b""), path.stat().st_mode & 0o777)
+    return True

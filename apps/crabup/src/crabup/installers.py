@@ -1,0 +1,224 @@
+"""Installers: the Python ways to install a program apart from all others. Each has its own books.
+
+The first that is there is used: `uv tool`, pipx, else pip in a virtual environment of the home.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from .complaints import CommandError
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A distribution, from wherever the index has it or from `source`, a path or a URL."""
+
+    distribution: str
+    version: str = ""
+    source: str = ""
+
+    @property
+    def requirement(self) -> str:
+        if self.source:
+            return self.source
+        return f"{self.distribution}=={self.version}" if self.version else self.distribution
+
+
+class Installer(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def is_here(self) -> bool: ...
+
+    def pull(self, wanted: Wanted) -> None:
+        """Installs it, or puts it in the place of what was installed before."""
+
+    def rm(self, distribution: str) -> None: ...
+
+    def update(self, distributions: Sequence[str]) -> None: ...
+
+    def installed(self) -> dict[str, str]:
+        """Names and versions of everything it has installed."""
+
+
+class Uv:
+    name = "uv"
+
+    def is_here(self) -> bool:
+        return shutil.which("uv") is not None
+
+    def pull(self, wanted: Wanted) -> None:
+        words = ["uv", "tool", "install"]
+        if wanted.source:
+            # A directory changes without its version changing.
+            words += ["--reinstall-package", wanted.distribution, "--from", wanted.source]
+            carry_out([*words, wanted.distribution])
+        else:
+            carry_out([*words, wanted.requirement])
+
+    def rm(self, distribution: str) -> None:
+        carry_out(["uv", "tool", "uninstall", distribution])
+
+    def update(self, distributions: Sequence[str]) -> None:
+        carry_out(["uv", "tool", "upgrade", *distributions])
+
+    def installed(self) -> dict[str, str]:
+        lines = ask(["uv", "tool", "list"]).splitlines()
+        found = (re.fullmatch(r"([A-Za-z0-9][\w.-]*) v(\S+).*", line) for line in lines)
+        return {match[1]: match[2] for match in found if match}
+
+
+class Pipx:
+    name = "pipx"
+
+    def is_here(self) -> bool:
+        return shutil.which("pipx") is not None
+
+    def pull(self, wanted: Wanted) -> None:
+        carry_out(["pipx", "install", "--force", wanted.requirement])
+
+    def rm(self, distribution: str) -> None:
+        carry_out(["pipx", "uninstall", distribution])
+
+    def update(self, distributions: Sequence[str]) -> None:
+        for distribution in distributions:
+            carry_out(["pipx", "upgrade", distribution])
+
+    def installed(self) -> dict[str, str]:
+        lines = [line.split() for line in ask(["pipx", "list", "--short"]).splitlines()]
+        return {words[0]: words[1] for words in lines if len(words) == 2}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPip:
+    """pip, in `programs/<distribution>` of the home; `bin` there has links to the programs."""
+
+    home: Path
+
+    @property
+    def name(self) -> str:
+        return "pip"
+
+    def is_here(self) -> bool:
+        return find_spec("venv") is not None and find_spec("ensurepip") is not None
+
+    def pull(self, wanted: Wanted) -> None:
+        place = self._place(wanted.distribution)
+        is_new = not place.exists()
+        try:
+            if is_new:
+                place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                carry_out([sys.executable, "-m", "venv", str(place)])
+            self._pip(wanted.distribution, "install", "--upgrade", wanted.requirement)
+            self._link(wanted.distribution)
+        except BaseException:
+            if is_new:
+                shutil.rmtree(place, ignore_errors=True)
+            raise
+
+    def rm(self, distribution: str) -> None:
+        place = self._place(distribution)
+        for link in self._links():
+            if place in link.readlink().parents:
+                link.unlink()
+        shutil.rmtree(place)
+        for directory in (place.parent, self.home / "bin"):
+            if directory.is_dir() and not any(directory.iterdir()):
+                directory.rmdir()
+
+    def update(self, distributions: Sequence[str]) -> None:
+        for distribution in distributions:
+            self._pip(distribution, "install", "--upgrade", distribution)
+            self._link(distribution)
+
+    def installed(self) -> dict[str, str]:
+        places = self.home.joinpath("programs").glob("*/pyvenv.cfg")
+        found = ((place.parent.name, self._read(place.parent.name)) for place in places)
+        return {name: each.version for name, each in found if each is not None}
+
+    def _place(self, distribution: str) -> Path:
+        return self.home / "programs" / distribution
+
+    def _pip(self, distribution: str, *words: str) -> None:
+        python = self._place(distribution) / "bin" / "python"
+        carry_out([str(python), "-m", "pip", "--disable-pip-version-check", *words])
+
+    def _read(self, distribution: str) -> Distribution | None:
+        sites = self._place(distribution).glob("lib/python*/site-packages")
+        return next(iter(distributions(name=distribution, path=list(map(str, sites)))), None)
+
+    def _links(self) -> list[Path]:
+        return [path for path in self.home.joinpath("bin").glob("*") if path.is_symlink()]
+
+    def _link(self, distribution: str) -> None:
+        found = self._read(distribution)
+        if found is None:
+            raise CommandError(f"what was installed is not {distribution}; name what it is")
+        directory = self.home / "bin"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        for script in found.entry_points.select(group="console_scripts"):
+            link = directory / script.name
+            link.unlink(missing_ok=True)
+            link.symlink_to(self._place(distribution) / "bin" / script.name)
+
+
+def installers(home: Path) -> list[Installer]:
+    """Those that are here, best first."""
+    known: list[Installer] = [Uv(), Pipx(), OwnPip(home)]
+    return [installer for installer in known if installer.is_here()]
+
+
+def best_installer(home: Path) -> Installer:
+    found = installers(home)
+    if not found:
+        raise CommandError(
+            "there is no way to install programs here: uv and pipx are not on PATH, and this "
+            "Python has no venv; install uv"
+        )
+    return found[0]
+
+
+def installed(home: Path) -> dict[str, tuple[Installer, str]]:
+    """Every program that any of them has, with its version."""
+    found: dict[str, tuple[Installer, str]] = {}
+    for installer in installers(home):
+        for name, version in installer.installed().items():
+            found.setdefault(name, (installer, version))
+    return found
+
+
+def carry_out(command: Sequence[str]) -> None:
+    """Its words are shown as they come, on stderr: they are no answer."""
+    result = subprocess.run(command, stdout=sys.stderr.fileno(), env=environment(), check=False)
+    if result.returncode != 0:
+        raise CommandError(
+            f"{Path(command[0]).name} ended with status {result.returncode}; it says why above"
+        )
+
+
+def ask(command: Sequence[str]) -> str:
+    result = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", env=environment(), check=False
+    )
+    if result.returncode != 0:
+        said = result.stderr.strip().splitlines()
+        raise CommandError(
+            f"{' '.join(command)} failed: {said[-1] if said else 'it says nothing'}; "
+            f"mend {command[0]} first"
+        )
+    return result.stdout
+
+
+def environment() -> dict[str, str]:
+    """Without what would make an installer think of the environment crabup itself is in."""
+    inside = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__")
+    return {name: value for name, value in os.environ.items() if name not in inside}

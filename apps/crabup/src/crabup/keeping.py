@@ -1,0 +1,110 @@
+"""Keeping: which service manager keeps a service of a home alive, and what it is told to start."""
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from crabtalk.component import Manager, Place, Service, Status, Unit, manager_here
+from crabtalk.component.managers import run_command
+
+from .programs import Program, find_executable, service_called
+from .supervised import Supervised
+
+LABEL = "ai.crabtalk."
+OURS = "crabup"  # what keeps a service where the platform keeps none
+NAMES = {"linux": "systemd", "darwin": "launchd", "win32": "schtasks"}
+# A service that was too dead to turn its log over does so when it starts.
+LARGEST_LOG = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A service, and what keeps it."""
+
+    name: str
+    by: str
+    manager: Manager
+    unit: Unit
+
+    def status(self) -> Status:
+        return self.manager.status(self.unit)
+
+
+def label_of(name: str, home: Path) -> str:
+    """Two homes have two services of one name; that of the usual home has the plain label."""
+    if home == Path.home() / ".crabtalk":
+        return LABEL + name
+    return f"{LABEL}{name}.{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}"
+
+
+def platform_manager(platform: str = sys.platform) -> Manager | None:
+    """The one of this machine, if it is there and runs."""
+    probes = {
+        "linux": ["systemctl", "--user", "show-environment"],
+        "darwin": ["launchctl", "print", f"gui/{os.getuid()}"],
+        "win32": ["schtasks", "/query", "/fo", "csv", "/nh"],
+    }
+    probe = probes.get(platform)
+    if probe is None or shutil.which(probe[0]) is None:
+        return None
+    if run_command(probe).returncode != 0:
+        return None
+    return manager_here(platform=platform)
+
+
+def to_be_kept(name: str, home: Path, *, platform: str = sys.platform) -> Kept:
+    """By the platform where it can, else by us. Raises CommandError without a program."""
+    Place(home, name)  # or it is no name
+    program = service_called(name)
+    unit = unit_of(program, find_executable(program, home), home)
+    manager = platform_manager(platform)
+    if manager is None:
+        return Kept(name, OURS, Supervised(home, name), unit)
+    return Kept(name, NAMES[platform], manager, unit)
+
+
+def keepers(
+    name: str, home: Path, manager: Manager | None, *, platform: str = sys.platform
+) -> Iterator[Kept]:
+    """Whatever keeps it now; more than one, if the machine has got a service manager since."""
+    program = service_called(name)
+    # Only its label matters to who knows it already; the program may be gone.
+    unit = unit_of(program, Path("/") / (program.executable or name), home)
+    supervised = Kept(name, OURS, Supervised(home, name), unit)
+    if supervised.status().state != "absent":
+        yield supervised
+    if manager is not None:
+        kept = Kept(name, NAMES[platform], manager, unit)
+        if kept.status().state != "absent":
+            yield kept
+
+
+def kept_names(home: Path, manager: Manager | None) -> set[str]:
+    """The services of this home that somebody was told to keep."""
+    names = {path.stem for path in (home / "run").glob("*.pid")}
+    directory = getattr(manager, "directory", None)
+    if isinstance(directory, Path):
+        for path in directory.glob(f"{LABEL}*"):
+            name = path.name.removeprefix(LABEL).split(".")[0]
+            if path.stem == label_of(name, home):
+                names.add(name)
+    return {name for name in names if re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", name)}
+
+
+def unit_of(program: Program, executable: Path, home: Path) -> Unit:
+    service = Service(program.name, program.description, label=label_of(program.name, home))
+    return Unit.of(service, executable, home)
+
+
+def ready_log(unit: Unit) -> None:
+    """The directory the platform opens the log in, and room in the log."""
+    if unit.log is None:
+        return
+    unit.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if unit.log.exists() and unit.log.stat().st_size > LARGEST_LOG:
+        unit.log.replace(unit.log.with_name(f"{unit.log.name}.1"))

@@ -1,0 +1,71 @@
+"""The lines of a service's log: the last ones, and those that come."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from .complaints import CommandError
+
+# Between two looks at a file; a person reads no faster.
+PAUSE = 0.1
+
+
+def log_of(name: str, home: Path) -> Path:
+    """The log that is written to: the daemon keeps one of its own beside what it prints."""
+    paths = [home / "logs" / f"{name}.log"]
+    if name == "daemon":
+        paths.append(home / "logs" / "crabtalkd.log")
+    found = [path for path in paths if path.is_file()]
+    if not found:
+        raise CommandError(f"{name} has no log in {home}; `crabup {name} start` starts it")
+    return max(found, key=lambda path: path.stat().st_mtime_ns)
+
+
+def last(path: Path, count: int) -> tuple[list[str], int]:
+    """The last lines, and where the file ended then."""
+    with path.open("rb") as file:
+        lines = [text(line) for line in deque(file, count)]
+        return lines, file.tell()
+
+
+def follow(path: Path, position: int) -> Iterator[str]:
+    """Every line from there on, for ever. A file that is turned over is read from its start."""
+    while True:
+        try:
+            with path.open("rb") as file:
+                file.seek(position)
+                yield from lines_of(file, path)
+        except FileNotFoundError:
+            time.sleep(PAUSE)
+        position = 0
+
+
+def lines_of(file: BinaryIO, path: Path) -> Iterator[str]:
+    """Until the file is replaced or emptied, and all of it was read."""
+    half = b""
+    while True:
+        is_current = is_same(file, path)  # before the read: what comes later is not lost
+        while piece := file.readline():
+            half += piece
+            if half.endswith(b"\n"):
+                yield text(half)
+                half = b""
+        if not is_current:
+            return
+        time.sleep(PAUSE)
+
+
+def is_same(file: BinaryIO, path: Path) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    here = os.fstat(file.fileno())
+    return os.path.samestat(here, there) and here.st_size >= file.tell()
+
+
+def text(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip("\r\n")

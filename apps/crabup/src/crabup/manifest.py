@@ -1,0 +1,228 @@
+"""Manifests: what a package says it brings, checked. Strangers write them: nothing is trusted.
+
+Touches no file but the one it is given; what a manifest leads to is decided in `plan`.
+"""
+
+import re
+import tomllib
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .complaints import CommandError
+from .programs import DISTRIBUTION
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+CHECKSUM = re.compile(r"sha256:[0-9a-f]{64}")
+LARGEST = 1024 * 1024
+
+T = TypeVar("T")
+
+
+class ManifestError(CommandError):
+    """A manifest cannot be used, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEntry:
+    """An agent of a package. `mcps` is None where the manifest leaves open which it has."""
+
+    name: str
+    description: str = ""
+    prompt: str = ""
+    model: str = ""
+    thinking: bool = False
+    skills: tuple[str, ...] = ()
+    mcps: tuple[Mapping[str, Any], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    name: str
+    text: bytes
+    description: str = ""
+    repository: str = ""
+    branch: str = ""
+    checksum: str = ""
+    script: str = ""
+    mcps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    agents: tuple[AgentEntry, ...] = ()
+    # Distributions, by the names of the commands they bring.
+    commands: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_manifest(path: Path, name: str) -> Manifest:
+    """The manifest of the package `name`. Raises ManifestError."""
+    check_package_name(name)
+    try:
+        if path.is_symlink() or not path.is_file():
+            raise ManifestError(f"there is no package {name}: {path} is not a file; check the name")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ManifestError(f"cannot read {path}: {error.strerror}; check its rights") from None
+    return parse_manifest(data, name)
+
+
+def parse_manifest(data: bytes, name: str) -> Manifest:
+    if len(data) > LARGEST:
+        raise ManifestError(f"the manifest of {name} has more than {LARGEST} bytes; report it")
+    try:
+        document = tomllib.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"the manifest of {name} is not TOML: {error}; report it") from None
+    with_reason = Reading(name)
+    package = with_reason.table(document, "package")
+    if (called := with_reason.text(package, "name", "package")) != name:
+        raise ManifestError(f"the manifest of {name} is that of {called!r}; report it")
+    mcps = {
+        key: with_reason.server(key, value)
+        for key, value in with_reason.table(document, "mcps").items()
+    }
+    checksum = with_reason.text(package, "checksum", "package")
+    if checksum and not CHECKSUM.fullmatch(checksum):
+        raise with_reason.error("package.checksum must be sha256: and 64 hexadecimal digits")
+    return Manifest(
+        name,
+        data,
+        with_reason.text(package, "description", "package"),
+        with_reason.text(package, "repository", "package"),
+        with_reason.text(package, "branch", "package"),
+        checksum,
+        with_reason.text(with_reason.table(package, "setup"), "script", "package.setup"),
+        mcps,
+        tuple(
+            with_reason.agent(key, value, mcps)
+            for key, value in with_reason.table(document, "agents").items()
+        ),
+        {
+            key: with_reason.command(key, value)
+            for key, value in with_reason.table(document, "commands").items()
+        },
+    )
+
+
+def check_package_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise ManifestError(
+            f"{name!r} cannot be the name of a package: take lower-case letters, digits, - and _"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The manifest of `package`, being read: each method takes a value or says what is wrong."""
+
+    package: str
+
+    def error(self, problem: str) -> ManifestError:
+        return ManifestError(f"the manifest of {self.package} cannot be used: {problem}; report it")
+
+    def table(self, document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        return self._typed(document, key, key, dict, {}, "a table")
+
+    def text(self, document: Mapping[str, Any], key: str, where: str) -> str:
+        value = self._typed(document, key, f"{where}.{key}", str, "", "a string")
+        if "\0" in value:
+            raise self.error(f"{where}.{key} holds a NUL")
+        return value
+
+    def flag(self, document: Mapping[str, Any], key: str, where: str, default: bool) -> bool:
+        return self._typed(document, key, f"{where}.{key}", bool, default, "true or false")
+
+    def texts(self, document: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+        values: list[Any] = self._typed(document, key, f"{where}.{key}", list, [], "a list")
+        if not all(isinstance(value, str) and "\0" not in value for value in values):
+            raise self.error(f"{where}.{key} must be a list of strings")
+        return tuple(values)
+
+    def server(self, name: str, value: Any) -> Mapping[str, Any]:
+        """An MCP server as an agent's file has it: what is not said is left out."""
+        where = f"mcps.{name}"
+        if not isinstance(value, dict):
+            raise self.error(f"{where} must be a table")
+        if not name.strip() or not name.isprintable():
+            raise self.error(f"an MCP server cannot be called {name!r}")
+        env: dict[str, Any] = self._typed(value, "env", f"{where}.env", dict, {}, "a table")
+        if not all(isinstance(each, str) and "\0" not in each for each in env.values()):
+            raise self.error(f"{where}.env must be a table of strings")
+        found: dict[str, Any] = {
+            "name": name,
+            "command": self.text(value, "command", where),
+            "args": list(self.texts(value, "args", where)),
+            "env": dict(env),
+            "url": self.text(value, "url", where),
+            "auth": self.text(value, "auth", where),
+        }
+        if not found["command"].strip() and not found["url"]:
+            raise self.error(f"{where} has neither command nor url")
+        if not self.flag(value, "auto_restart", where, True):
+            found["auto_restart"] = False
+        return {key: each for key, each in found.items() if each not in ("", [], {})}
+
+    def agent(self, name: str, value: Any, known: Mapping[str, Mapping[str, Any]]) -> AgentEntry:
+        where = f"agents.{name}"
+        if not isinstance(value, dict):
+            raise self.error(f"{where} must be a table")
+        self._check_agent_name(name)
+        return AgentEntry(
+            name,
+            self.text(value, "description", where),
+            self.text(value, "prompt", where),
+            self.text(value, "model", where),
+            self.flag(value, "thinking", where, False),
+            self.texts(value, "skills", where),
+            self._servers(value, where, known) if "mcps" in value else None,
+        )
+
+    def command(self, name: str, value: Any) -> str:
+        """The distribution a command is in, under the name that Python has for it or Rust."""
+        where = f"commands.{name}"
+        if not isinstance(value, dict):
+            raise self.error(f"{where} must be a table")
+        found = self.text(value, "distribution", where) or self.text(value, "crate", where)
+        if not DISTRIBUTION.fullmatch(found):
+            raise self.error(f"{where} names no distribution")
+        return found
+
+    def _servers(
+        self, value: Mapping[str, Any], where: str, known: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Mapping[str, Any], ...]:
+        """Names of the manifest's own servers, or whole tables."""
+        entries: list[Any] = self._typed(value, "mcps", f"{where}.mcps", list, [], "a list")
+        found = []
+        for entry in entries:
+            match entry:
+                case str() if entry in known:
+                    found.append(known[entry])
+                case str():
+                    raise self.error(f"{where}.mcps names {entry!r}, which is not in [mcps]")
+                case {"name": str(name)}:
+                    found.append(self.server(name, entry))
+                case _:
+                    raise self.error(f"{where}.mcps must hold names, or tables with a name")
+        if len({each["name"] for each in found}) < len(found):
+            raise self.error(f"{where}.mcps has a name twice")
+        return tuple(found)
+
+    def _check_agent_name(self, name: str) -> None:
+        """What the daemon takes for a name, which is that of a file."""
+        is_odd = any(unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") for each in name)
+        is_long = len(name) > 64 or len(name.encode(errors="replace")) > 192
+        if not name or is_odd or is_long or name != name.strip() or set(name) & set('/\\.[]"'):
+            raise self.error(f"an agent cannot be called {name!r}")
+
+    def _typed(
+        self,
+        document: Mapping[str, Any],
+        key: str,
+        where: str,
+        kind: type[T],
+        default: T,
+        what: str,
+    ) -> T:
+        value = document.get(key, default)
+        if not isinstance(value, kind):
+            raise self.error(f"{where} must be {what}")
+        return value

@@ -1,0 +1,83 @@
+"""Programs: what crabtalk consists of, by the short names people use. Installs nothing."""
+
+import os
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .complaints import CommandError
+
+# As PEP 508 spells a distribution: nothing that an installer would take for an option or a place.
+DISTRIBUTION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+PREFIX = "crabtalk-"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program, the distribution it comes in, and whether it runs by itself."""
+
+    name: str
+    distribution: str
+    executable: str
+    description: str
+    is_service: bool = True
+
+
+TABLE = (
+    Program("daemon", "crabtalk", "crabtalkd", "The agent daemon"),
+    Program("tui", "crabtalk-tui", "crabtalk", "The command line, for people", is_service=False),
+    Program("search", "crabtalk-search", "crabtalk-search", "Web search for agents"),
+    Program("cron", "crabtalk-cron", "crabtalk-cron", "Sets agents off by the clock"),
+    Program("telegram", "crabtalk-telegram", "crabtalk-telegram", "The Telegram gateway"),
+    Program("wechat", "crabtalk-wechat", "crabtalk-wechat", "The WeChat gateway"),
+    Program("web", "crabtalk-web", "crabtalk-web", "The page in the browser"),
+)
+KNOWN = {program.name: program for program in TABLE}
+
+
+def distribution_of(name: str) -> str:
+    """A short name's, or any other as it is. Raises CommandError for what is no distribution."""
+    if name in KNOWN:
+        return KNOWN[name].distribution
+    if not DISTRIBUTION.fullmatch(name):
+        raise CommandError(
+            f"{name!r} cannot be the name of a distribution; say where it is with --from"
+        )
+    return name
+
+
+def is_ours(distribution: str) -> bool:
+    """Whether `crabup list` and `crabup update` are about it."""
+    name = distribution.lower()
+    return name in ("crabtalk", "crabup") or name.startswith(PREFIX)
+
+
+def service_called(name: str) -> Program:
+    """The program behind `crabup NAME start`: one of the table, or anybody's."""
+    program = KNOWN.get(name)
+    if program is None:
+        return Program(name, name, "", f"The crabtalk component {name}")
+    if not program.is_service:
+        raise CommandError(
+            f"{name} is a program for people, not a service; run `{program.executable}`"
+        )
+    return program
+
+
+def find_executable(program: Program, home: Path) -> Path:
+    """On PATH, where crabup keeps programs itself, or beside crabup. Absolute."""
+    names = [program.executable] if program.executable else [PREFIX + program.name, program.name]
+    places = [
+        os.environ.get("PATH", os.defpath),
+        str(home / "bin"),
+        str(Path(sys.executable).parent),
+    ]
+    for name in names:
+        if found := shutil.which(name, path=os.pathsep.join(places)):
+            # Not resolved: a program that is a link is to stay one.
+            return Path(os.path.abspath(found))  # noqa: PTH100
+    raise CommandError(
+        f"there is no program {' or '.join(names)} here; `crabup pull {program.name}` installs it"
+    )

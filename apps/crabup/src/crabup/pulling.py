@@ -1,0 +1,173 @@
+"""crabup pull, rm, update, list: crabtalk's programs, by way of the Python installers."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .complaints import CommandError
+from .installers import Wanted, best_installer, installed
+from .options import home_at, home_option, json_option, make_home
+from .programs import KNOWN, TABLE, distribution_of, is_ours
+from .screen import document, one_line, say, show, table
+
+
+@click.command()
+@click.argument("name")
+@click.option("--version", metavar="X", default="", help="This version, not the newest.")
+@click.option(
+    "--from", "source", metavar="PATH|URL", default="", help="From here: what no index has."
+)
+@home_option
+def pull(name: str, version: str, source: str, given_home: Path | None) -> None:
+    """Install a program: daemon, tui, search, cron, telegram, wechat, web.
+
+    Any other name is that of a distribution. By `uv tool`, else by pipx, else by
+    pip in a virtual environment of its own.
+
+    \b
+    Examples:
+      crabup pull daemon
+      crabup pull search --version 0.1.0
+      crabup pull search --from ./apps/search
+    """
+    if version and source:
+        raise click.UsageError("--from has the version it has; leave --version out")
+    home = home_at(given_home)
+    wanted = Wanted(distribution_of(name), checked_version(version), checked_source(source))
+    installer = best_installer(home)
+    make_home(home)
+    installer.pull(wanted)
+    say(f"{wanted.distribution} is installed, by {installer.name}")
+    if installer.name == "pip" and shutil.which(KNOWN[name].executable if name in KNOWN else name):
+        return
+    if installer.name == "pip":
+        say(f"programs are in {home / 'bin'}; add it to your PATH")
+
+
+@click.command()
+@click.argument("name")
+@home_option
+def rm(name: str, given_home: Path | None) -> None:
+    """Remove a program. What it has kept in the home stays.
+
+    \b
+    Example:
+      crabup rm search
+    """
+    from .keeping import keepers, platform_manager
+
+    home = home_at(given_home)
+    distribution = distribution_of(name)
+    found = installed(home).get(distribution)
+    if found is None:
+        raise CommandError(f"{distribution} is not installed; `crabup list` says what is")
+    if name in KNOWN and KNOWN[name].is_service:
+        for kept in keepers(name, home, platform_manager()):
+            raise CommandError(f"{name} is kept by {kept.by}; `crabup {name} stop` first")
+    found[0].rm(distribution)
+    say(f"{distribution} is removed")
+
+
+@click.command()
+@home_option
+def update(given_home: Path | None) -> None:
+    """Bring all of crabtalk's programs to their newest versions.
+
+    Services that run go on as they are until they are restarted.
+
+    \b
+    Example:
+      crabup update
+    """
+    home = home_at(given_home)
+    before = {name: found for name, found in installed(home).items() if is_ours(name)}
+    if not before:
+        raise CommandError("nothing is installed; `crabup pull daemon` begins")
+    for installer in {found[0].name: found[0] for found in before.values()}.values():
+        installer.update(
+            [name for name, found in before.items() if found[0].name == installer.name]
+        )
+    after = installed(home)
+    changed = [name for name in before if name in after and after[name][1] != before[name][1]]
+    for name in changed:
+        say(f"{name} is now {after[name][1]}")
+    say(
+        "`crabup NAME restart` lets a service use it"
+        if changed
+        else "everything is as new as it gets"
+    )
+
+
+@click.command("list")
+@home_option
+@json_option
+def list_(given_home: Path | None, in_json: bool) -> None:
+    """List crabtalk's programs: those there are, and which are installed.
+
+    \b
+    Examples:
+      crabup list
+      crabup list --json
+    """
+    rows = survey(home_at(given_home))
+    if in_json:
+        document({"programs": rows})
+        return
+    head = ("NAME", "PROGRAM", "VERSION", "BY", "WHAT IT IS")
+    keys = ("name", "program", "version", "installed_by", "description")
+    show(table([head, *(tuple(one_line(str(row[key] or "-")) for key in keys) for row in rows)]))
+
+
+def survey(home: Path) -> list[dict[str, Any]]:
+    """The table, and whatever else of ours is installed."""
+    found = installed(home)
+    rows: list[dict[str, Any]] = []
+    for program in TABLE:
+        installer, version = found.pop(program.distribution, (None, None))
+        by = installer.name if installer is not None else None
+        if by is None and shutil.which(program.executable):
+            by = "other means"
+        rows.append(
+            {
+                "name": program.name,
+                "program": program.executable,
+                "version": version,
+                "installed_by": by,
+                "description": program.description,
+            }
+        )
+    for name, (installer, version) in sorted(found.items()):
+        if is_ours(name):
+            rows.append(
+                {
+                    "name": name,
+                    "program": None,
+                    "version": version,
+                    "installed_by": installer.name,
+                    "description": None,
+                }
+            )
+    return rows
+
+
+def checked_version(version: str) -> str:
+    """Raises CommandError for what an installer would read as something else."""
+    if version and not version.replace(".", "").replace("+", "").isalnum():
+        raise CommandError(f"{version!r} is no version; write one such as 0.1.0")
+    return version
+
+
+def checked_source(source: str) -> str:
+    """A path as an absolute one, a URL as it is."""
+    if not source:
+        return ""
+    if source.startswith("-"):
+        raise CommandError(f"{source!r} is no place; name a directory, a wheel or a URL")
+    if "://" in source:
+        return source
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise CommandError(f"there is no {source}; name a directory, a wheel or a URL")
+    return str(path.absolute())

@@ -1,0 +1,149 @@
+"""Supervised: a service manager where the platform has none, as in containers and on WSL1.
+
+Speaks like the others (`Manager`). Each service has a supervisor of its own, a process that starts
+it again whenever it ends; `run/<name>.pid` says who both are. The supervisor is in `supervisor`.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crabtalk.component import Status, Unit, UnitError
+from crabtalk.transport import RunFiles, replace_file
+
+from .processes import Process
+
+# What a service gets to finish its work, and then its supervisor to notice.
+GRACE = 15.0
+SLACK = 5.0
+# Of a supervisor on its way to its first child.
+PATIENCE = 30.0
+HELD = 3  # exit status of a supervisor that found another one
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a pid file says. `ends` counts how often the service ended by itself."""
+
+    supervisor: Process | None = None
+    child: Process | None = None
+    ends: int = 0
+    last: str = ""
+
+    @classmethod
+    def at(cls, path: Path) -> "Record | None":
+        """None without a file. One that cannot be read says nothing of anybody."""
+        try:
+            value: Any = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError):
+            return cls()
+        if not isinstance(value, dict):
+            return cls()
+        ends, last = value.get("ends"), value.get("last")
+        return cls(
+            Process.read(value.get("supervisor")),
+            Process.read(value.get("child")),
+            ends if isinstance(ends, int) else 0,
+            last if isinstance(last, str) else "",
+        )
+
+    def write(self, path: Path) -> None:
+        value = {
+            "supervisor": self.supervisor and self.supervisor.as_json(),
+            "child": self.child and self.child.as_json(),
+            "ends": self.ends,
+            "last": self.last,
+        }
+        replace_file(path, f"{json.dumps(value)}\n".encode())
+
+    def has_supervisor(self) -> bool:
+        return self.supervisor is not None and self.supervisor.is_alive()
+
+    def has_child(self) -> bool:
+        return self.child is not None and self.child.is_alive()
+
+
+@dataclass(frozen=True, slots=True)
+class Supervised:
+    """The service `name` of `home`, kept alive by a process of ours."""
+
+    home: Path
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return RunFiles.of(self.home).directory / f"{self.name}.pid"
+
+    def record(self) -> Record | None:
+        return Record.at(self.path)
+
+    def render(self, unit: Unit) -> bytes:
+        value = {
+            "label": unit.label,
+            "description": unit.description,
+            "command": unit.command,
+            "directory": str(unit.directory),
+            "environment": dict(unit.environment),
+            "log": str(unit.log) if unit.log is not None else None,
+        }
+        # Names of files may hold what is no character; escaped, they come back as they were.
+        return json.dumps(value).encode()
+
+    def start(self, unit: Unit) -> None:
+        """A service whose supervisor was killed goes on as it is, under a new one."""
+        for directory in (self.home, self.path.parent, self.home / "logs"):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            result = subprocess.run(
+                [sys.executable, "-m", "crabup.supervisor", str(self.home), self.name],
+                input=self.render(unit),
+                capture_output=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise UnitError(f"the supervisor of {self.name} does not start; try again") from None
+        if result.returncode not in (0, HELD):
+            said = result.stderr.decode(errors="replace").strip().splitlines()
+            raise UnitError(f"cannot start {self.name}: {said[-1] if said else 'no reason given'}")
+
+    def stop(self, unit: Unit) -> None:
+        record = self.record()
+        if record is None:
+            return
+        if record.supervisor is not None:
+            record.supervisor.end(GRACE + SLACK)
+        # Its supervisor may have been killed, by us or before.
+        if (record := self.record()) is not None and record.child is not None:
+            record.child.end(GRACE)
+        self.path.unlink(missing_ok=True)
+
+    def restart(self, unit: Unit) -> None:
+        self.stop(unit)
+        self.start(unit)
+
+    def status(self, unit: Unit) -> Status:
+        record = self.record()
+        if record is None:
+            return Status("absent")
+        if record.has_child() and record.child is not None:
+            return Status("running", record.child.pid)
+        return Status("failed" if record.has_supervisor() else "stopped")
+
+
+def read_unit(data: bytes) -> Unit:
+    """What `render` wrote."""
+    value = json.loads(data)
+    return Unit(
+        value["label"],
+        value["description"],
+        tuple(value["command"]),
+        Path(value["directory"]),
+        value["environment"],
+        Path(value["log"]) if value["log"] is not None else None,
+    )

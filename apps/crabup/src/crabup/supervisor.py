@@ -1,0 +1,238 @@
+"""The supervisor: a process that starts one service again whenever it ends, and later each time.
+
+`python -m crabup.supervisor HOME NAME`, with the unit on standard input, returns when the service
+has been started or taken over; a process in the background then stays with it. SIGTERM ends both.
+"""
+
+import fcntl
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from crabtalk.component import Unit
+
+from .processes import Process
+from .supervised import GRACE, HELD, Record, Supervised, read_unit
+
+# How long after it ended a service is started again: doubled each time, until it has lasted.
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 60.0
+LASTED = 10.0
+# How often one that is no child of ours is looked at, and how often its log.
+LOOK = 0.5
+IDLE = 30.0
+# What a service that does not turn its log over by itself may fill, twice.
+LARGEST_LOG = 16 * 1024 * 1024
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+
+class Supervisor:
+    """One service and its process, until told to stop."""
+
+    def __init__(self, unit: Unit, keeper: Supervised) -> None:
+        self._unit = unit
+        self._keeper = keeper
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._child: Process | None = None
+        self._born = 0.0
+        self._due = 0.0
+        self._pause = FIRST_PAUSE
+        self._ends = 0
+        self._last = ""
+        self._is_stopping = False
+        self._wakes, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+
+    def begin(self, before: Record | None) -> None:
+        """The first child, or the one that an earlier supervisor left. Raises OSError."""
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        if before is not None and before.has_child():
+            self._child, self._born = before.child, time.monotonic()
+            self._tell(f"took over {self._keeper.name}, whose supervisor was gone")
+        else:
+            self._spawn()
+        self._write()
+
+    def run(self) -> None:
+        while not self._is_stopping:
+            self._sleep()
+            self._attend()
+        if self._child is not None:
+            self._end_child()
+        self._tell(f"{self._keeper.name} was stopped")
+        self._keeper.path.unlink(missing_ok=True)
+
+    def _sleep(self) -> None:
+        """Until a signal comes, or something is due."""
+        if self._child is None:
+            timeout = max(0.0, self._due - time.monotonic())
+        else:
+            timeout = IDLE if self._popen is not None else LOOK
+        if not select.select([self._wakes], [], [], timeout)[0]:
+            return
+        for number in os.read(self._wakes, 512):
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self._is_stopping = True
+            elif number == signal.SIGHUP and self._child is not None:
+                self._child.send(signal.SIGHUP)
+
+    def _attend(self) -> None:
+        if self._child is not None and (how := self._ended()):
+            self._note_end(how)
+        elif self._child is None and not self._is_stopping and time.monotonic() >= self._due:
+            self._try_again()
+        self._turn_log_over()
+
+    def _spawn(self) -> None:
+        with opened(self._unit.log) as log:
+            self._popen = subprocess.Popen(
+                self._unit.command,
+                cwd=self._unit.directory,
+                env={**os.environ, **self._unit.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+            )
+        self._child = Process.at(self._popen.pid) or Process(self._popen.pid, "ended at once")
+        self._born = time.monotonic()
+
+    def _try_again(self) -> None:
+        try:
+            self._spawn()
+        except OSError as error:
+            self._note_end(f"cannot be started ({error})")
+        else:
+            self._write()
+
+    def _ended(self) -> str:
+        """How the child ended; empty while it runs."""
+        if self._popen is None:
+            is_gone = self._child is None or not self._child.is_alive()
+            return "ended" if is_gone else ""
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if os.waitid(os.P_PID, self._popen.pid, flags) is None:
+            return ""
+        # Not buried yet, so that its number is still its group's and nobody else's.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        code = self._popen.wait()
+        return f"ended with status {code}" if code >= 0 else f"was ended by {name_of(-code)}"
+
+    def _note_end(self, how: str) -> None:
+        if time.monotonic() - self._born >= LASTED:
+            self._pause = FIRST_PAUSE
+        self._child = self._popen = None
+        self._ends += 1
+        self._last = how
+        self._due = time.monotonic() + self._pause
+        self._tell(f"{self._keeper.name} {how}; it is started again in {self._pause:g} s")
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        self._write()
+
+    def _end_child(self) -> None:
+        if self._popen is None:
+            if self._child is not None:
+                self._child.end(GRACE)
+            return
+        self._popen.terminate()
+        end = time.monotonic() + GRACE
+        while not self._ended():
+            if (left := end - time.monotonic()) <= 0:
+                os.killpg(self._popen.pid, signal.SIGKILL)
+                self._popen.wait()
+                return
+            if select.select([self._wakes], [], [], left)[0]:
+                os.read(self._wakes, 512)
+
+    def _write(self) -> None:
+        with suppress(OSError):  # a full disk must not end the service
+            Record(Process.at(os.getpid()), self._child, self._ends, self._last).write(
+                self._keeper.path
+            )
+
+    def _tell(self, sentence: str) -> None:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        with suppress(OSError), opened(self._unit.log) as log:
+            os.write(log, f"{moment} INFO  crabup: {sentence}\n".encode(errors="backslashreplace"))
+
+    def _turn_log_over(self) -> None:
+        """Copied and emptied rather than renamed: the service goes on writing to the same file."""
+        log = self._unit.log
+        with suppress(OSError):
+            if log is not None and log.stat().st_size > LARGEST_LOG:
+                shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+                os.truncate(log, 0)
+
+
+@contextmanager
+def opened(log: Path | None) -> Iterator[int]:
+    """Anew each time: a service may have turned its log over."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    descriptor = os.open(log or os.devnull, flags, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def main(home: str, name: str) -> int:
+    keeper = Supervised(Path(home), name)
+    unit = read_unit(sys.stdin.buffer.read())
+    lock = os.open(keeper.path.with_suffix(".pid.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return HELD
+    reading, writing = os.pipe()
+    if os.fork() != 0:
+        # The child says nothing when all is well.
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            problem = pipe.read()
+        os.write(2, problem)
+        return 1 if problem else 0
+    os.close(reading)
+    os.setsid()
+    os.chdir("/")
+    detach(unit.log)
+    supervisor = Supervisor(unit, keeper)
+    try:
+        supervisor.begin(keeper.record())
+    except OSError as error:
+        os.write(writing, f"{error}; install it again\n".encode(errors="backslashreplace"))
+        return 1
+    os.close(writing)
+    supervisor.run()
+    return 0
+
+
+def detach(log: Path | None) -> None:
+    """From the pipes of whoever started us. What we would print in a crash goes into the log."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    with opened(log) as output:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""A machine to try `crabup` on: a PATH with what the test puts there, a home, services for real.
+
+`systemctl`, `launchctl`, `uv` and `pipx` are stubs that keep what they were asked; a machine has
+none of them until it is given one. The developer's own are never reached.
+"""
+
+import json
+import os
+import pty
+import select
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from crabtalk.component import Service, Unit
+from crabup.supervised import Record, Supervised
+
+CRABUP = Path(sys.executable).with_name("crabup")
+PATIENCE = 30.0
+
+# A component in miniature: a port file, /health, and a word in the log.
+COMPONENT = """\
+import http.server, json, os, pathlib, signal, sys
+name = {name!r}
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = json.dumps({{"name": name, "status": "ok", "pid": os.getpid()}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_): pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+file = pathlib.Path(os.environ["CRABTALK_HOME"]) / "run" / f"{{name}}.port"
+file.with_suffix(".new").write_text(f"{{server.server_port}}\\n")
+file.with_suffix(".new").replace(file)
+def stop(*_):
+    print(name, "says goodbye", flush=True)
+    file.unlink()
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGHUP, lambda *_: print(name, "heard SIGHUP", flush=True))
+print(name, "runs as", *sys.argv[1:], "in", os.getcwd(), flush=True)
+server.serve_forever()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def answer(self) -> str:
+        """What it printed, having succeeded without another word."""
+        assert (self.code, self.err) == (0, ""), self
+        return self.out
+
+    @property
+    def said(self) -> str:
+        """What it said, having succeeded without an answer."""
+        assert (self.code, self.out) == (0, ""), self
+        return self.err.rstrip("\n")
+
+    @property
+    def complaint(self) -> str:
+        """The sentence it failed with, and nothing else."""
+        assert (self.code, self.out) == (1, ""), self
+        assert self.err.startswith("crabup: "), self
+        assert self.err.count("\n") == 1, self
+        return self.err.removeprefix("crabup: ").rstrip("\n")
+
+
+class Machine:
+    def __init__(self, path: Path, home: Path) -> None:
+        self.home = home
+        self.user = path / "user"
+        self.bin = path / "bin"
+        self.asked_file = path / "asked"
+        for directory in (self.user, self.bin):
+            directory.mkdir()
+        for manager in ("systemctl", "launchctl"):
+            self.program(manager, "exit 1")
+
+    def __enter__(self) -> "Machine":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for path in (self.home / "run").glob("*.pid"):
+            Supervised(self.home, path.stem).stop(self.unit(path.stem))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "HOME": str(self.user),
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "CRABTALK_HOME": str(self.home),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_SYSTEM": os.devnull,
+        }
+
+    def program(self, name: str, script: str, interpreter: str = "/bin/sh") -> Path:
+        path = self.bin / name
+        path.write_text(f"#!{interpreter}\n{script}\n")
+        path.chmod(0o755)
+        return path
+
+    def stub(self, name: str, script: str = "") -> None:
+        """A program that keeps its arguments, and then does what `script` says."""
+        keep = f'printf "%s\\n" "{name} $*" >> {shlex.quote(str(self.asked_file))}'
+        self.program(name, f"{keep}\n{script}")
+
+    @property
+    def asked(self) -> list[str]:
+        return self.asked_file.read_text().splitlines() if self.asked_file.exists() else []
+
+    def component(self, name: str = "dice", script: str = COMPONENT) -> Path:
+        return self.program(f"crabtalk-{name}", script.format(name=name), sys.executable)
+
+    def crabup(self, *words: str | Path, typed: str = "", **env: str) -> Outcome:
+        """`typed` comes on its standard input, which is no terminal."""
+        result = subprocess.run(
+            [CRABUP, *words],
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            env={**self.environment, **env},
+        )
+        return Outcome(result.returncode, result.stdout, result.stderr)
+
+    def start(self, *words: str | Path, **options: Any) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [CRABUP, *words], env=self.environment, stdout=subprocess.PIPE, text=True, **options
+        )
+
+    def at_terminal(self, *words: str | Path, typed: str = "", when: str = "") -> tuple[int, str]:
+        """Its exit status and the screen; `typed` is typed as soon as `when` is on it."""
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            [CRABUP, *words],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env={**self.environment, "TERM": "xterm", "COLUMNS": "100"},
+        )
+        os.close(slave)
+        screen = b""
+        end = time.monotonic() + PATIENCE
+        try:
+            while time.monotonic() < end and select.select([master], [], [], PATIENCE)[0]:
+                try:
+                    piece = os.read(master, 65536)
+                except OSError:  # the last program at it has ended
+                    break
+                screen += piece
+                if typed and when.encode() in screen:
+                    os.write(master, typed.encode())
+                    typed = ""
+        finally:
+            os.close(master)
+        return process.wait(PATIENCE), screen.decode().replace("\r\n", "\n")
+
+    def ps(self) -> dict[str, dict[str, Any]]:
+        rows = json.loads(self.crabup("ps", "--json").answer)["services"]
+        return {row["name"]: row for row in rows}
+
+    def record(self, name: str = "dice") -> Record:
+        found = Supervised(self.home, name).record()
+        assert found is not None
+        return found
+
+    def log(self, name: str = "dice") -> str:
+        return (self.home / "logs" / f"{name}.log").read_text()
+
+    def unit(self, name: str) -> Unit:
+        return Unit.of(Service(name, "Under test"), Path("/bin/true"), self.home)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Waits for what can be seen, and fails if it is not to be seen."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.01)

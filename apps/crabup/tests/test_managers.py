@@ -1,0 +1,225 @@
+"""crabup with a service manager: what systemd and launchd are asked, and what they are handed."""
+
+import os
+import plistlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from apps.crabup.tests.machine import COMPONENT, Machine
+from crabup.keeping import label_of, platform_manager, to_be_kept
+from tests.component.parsers import read_systemd
+
+# Remembers which units are enabled, as files; their processes are not its business.
+SYSTEMCTL = """
+state={state}
+mkdir -p "$state"
+for last; do :; done
+case "$2" in
+  enable|restart) : > "$state/$last" ;;
+  disable) rm -f "$state/$last" ;;
+  show)
+    if [ -e "$state/$last" ]; then printf 'LoadState=loaded\\nActiveState=active\\nMainPID=77\\n'
+    else printf 'LoadState=not-found\\nActiveState=inactive\\nMainPID=0\\n'; fi ;;
+esac
+"""
+
+
+@pytest.fixture
+def systemd(machine: Machine) -> Machine:
+    """The machine, with a systemd of the user."""
+    machine.stub("systemctl", SYSTEMCTL.format(state=f"'{machine.bin.parent}/state'"))
+    return machine
+
+
+def units(machine: Machine) -> list[Path]:
+    return sorted((machine.user / ".config" / "systemd" / "user").glob("*"))
+
+
+@pytest.mark.req("crabup.units.systemd")
+def test_where_systemd_runs_it_keeps_the_service(systemd: Machine) -> None:
+    program = systemd.component()
+    said = systemd.crabup("dice", "start").said
+    assert said == "dice runs (pid 77), kept by systemd"
+    label = label_of("dice", systemd.home)
+    (path,) = units(systemd)
+    assert path.name == f"{label}.service"
+    unit = read_systemd(path.read_text())
+    assert unit.command == (str(program), "run")
+    assert unit.environment["CRABTALK_HOME"] == str(systemd.home)
+    assert unit.environment["PATH"] == systemd.environment["PATH"]
+    assert unit.values["StandardError"] == f"append:{systemd.home}/logs/dice.log"
+    assert (systemd.home / "logs").is_dir()
+    changes = [line for line in systemd.asked if " show" not in line]
+    assert changes == [
+        "systemctl --user daemon-reload",
+        f"systemctl --user enable --now {label}.service",
+    ]
+    assert not (systemd.home / "run" / "dice.pid").exists()
+
+
+@pytest.mark.req("crabup.units.systemd")
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_has_nothing_to_say_against_the_unit(systemd: Machine, tmp_path: Path) -> None:
+    systemd.component()
+    systemd.crabup("dice", "start")
+    (path,) = units(systemd)
+    (tmp_path / "run").mkdir(mode=0o700)
+    result = subprocess.run(
+        ["systemd-analyze", "--user", "verify", path],
+        env={**systemd.environment, "XDG_RUNTIME_DIR": str(tmp_path / "run")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.req("crabup.names")
+def test_what_is_in_a_path_survives_the_unit(tmp_path: Path) -> None:
+    odd = tmp_path / "a b%h$HOME&é'\""
+    odd.mkdir()
+    with Machine(odd, odd / "home") as machine:
+        machine.stub("systemctl", SYSTEMCTL.format(state=f"'{tmp_path}/state'"))
+        # systemd takes no quotes in the path of a program.
+        plain = tmp_path / "a b%h$HOME&é"
+        plain.mkdir()
+        machine.component().rename(plain / "crabtalk-dice")
+        path = f"{plain}:{machine.environment['PATH']}"
+        assert machine.crabup("dice", "start", PATH=path).code == 0
+        (file,) = units(machine)
+        unit = read_systemd(file.read_text())
+        assert unit.command == (str(plain / "crabtalk-dice"), "run")
+        assert unit.environment == {"PATH": path, "CRABTALK_HOME": str(machine.home)}
+        assert unit.values["WorkingDirectory"] == str(machine.home)
+
+
+@pytest.mark.req("crabup.names")
+def test_a_path_that_no_unit_can_hold_is_refused_rather_than_bent(tmp_path: Path) -> None:
+    odd = tmp_path / "quo'te"
+    odd.mkdir()
+    with Machine(odd, odd / "home") as machine:
+        machine.stub("systemctl", SYSTEMCTL.format(state=f"'{tmp_path}/state'"))
+        machine.component()
+        assert "install it elsewhere" in machine.crabup("dice", "start").complaint
+        assert units(machine) == []
+
+
+@pytest.mark.req("crabup.units.systemd")
+@pytest.mark.req("crabup.ps")
+def test_what_systemd_says_is_in_the_table_and_goes_with_a_stop(systemd: Machine) -> None:
+    systemd.component()
+    systemd.crabup("dice", "start")
+    assert systemd.ps()["dice"] == {
+        "name": "dice",
+        "port": None,
+        "status": "running",
+        "pid": 77,
+        "managed_by": "systemd",
+    }
+    assert systemd.crabup("dice", "restart").said.endswith("kept by systemd")
+    assert (
+        systemd.asked.count(f"systemctl --user restart {label_of('dice', systemd.home)}.service")
+        == 1
+    )
+    assert systemd.crabup("dice", "stop").said == "dice is stopped"
+    assert units(systemd) == []
+    assert systemd.ps() == {}
+
+
+@pytest.mark.req("crabup.units.homes")
+def test_services_of_two_homes_are_two_services(systemd: Machine) -> None:
+    systemd.component()
+    usual = systemd.user / ".crabtalk"
+    systemd.crabup("dice", "start")
+    systemd.crabup("dice", "start", "--home", usual)
+    names = [path.name for path in units(systemd)]
+    assert "ai.crabtalk.dice.service" in names
+    assert len(names) == 2
+    assert list(systemd.ps()) == ["dice"]
+    systemd.crabup("dice", "stop")
+    assert [path.name for path in units(systemd)] == ["ai.crabtalk.dice.service"]
+    assert systemd.ps() == {}
+
+
+@pytest.mark.req("crabup.units.systemd")
+def test_what_crabup_kept_is_handed_to_a_service_manager_that_came_later(
+    machine: Machine,
+) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    child = machine.record().child
+    assert child is not None
+    machine.stub("systemctl", SYSTEMCTL.format(state=f"'{machine.bin.parent}/state'"))
+    assert machine.crabup("dice", "start").complaint == (
+        "dice is kept by crabup; `crabup dice restart` hands it to systemd"
+    )
+    assert machine.crabup("dice", "restart").code == 0
+    assert not child.is_alive()
+    assert machine.ps()["dice"]["managed_by"] == "systemd"
+
+
+@pytest.mark.req("crabup.units.systemd")
+def test_what_systemd_refuses_is_said_in_its_words(machine: Machine) -> None:
+    machine.component()
+    script = 'case "$2" in enable) echo "Unit is masked." >&2; exit 1;; esac'
+    machine.stub("systemctl", f"{script}\necho LoadState=not-found")
+    assert machine.crabup("dice", "start").complaint.endswith("failed: Unit is masked.")
+
+
+@pytest.mark.req("crabup.first_start")
+def test_a_key_that_a_service_would_not_find_is_named(systemd: Machine) -> None:
+    systemd.home.mkdir()
+    (systemd.home / "config.toml").write_text(
+        '[[providers]]\nname = "x"\nkind = "openai"\napi_key = "${MY_KEY}"\n'
+    )
+    systemd.stub("crabtalkd")
+    # Nobody starts it, so nobody answers; a component of its name would not be asked for keys.
+    from crabup.first_start import missing_variables
+
+    assert missing_variables(systemd.home) == ["MY_KEY"]
+
+
+@pytest.mark.req("crabup.units.launchd")
+def test_where_launchd_runs_it_keeps_the_service(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process: launchd is asked for only on its own platform."""
+    program = machine.component()
+    state = machine.bin.parent / "loaded"
+    domain = f"gui/{os.getuid()}"
+    machine.stub(
+        "launchctl",
+        f"case \"$1 $2\" in 'print {domain}') exit 0;;\n"
+        f"bootstrap*) : > '{state}';; bootout*) rm '{state}';;\n"
+        f"print*) [ -e '{state}' ] || exit 113; echo '  pid = 77';; esac",
+    )
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    kept = to_be_kept("dice", machine.home, platform="darwin")
+    assert kept.by == "launchd"
+    kept.manager.start(kept.unit)
+    assert kept.status().pid == 77
+    label = label_of("dice", machine.home)
+    path = machine.user / "Library" / "LaunchAgents" / f"{label}.plist"
+    entry = plistlib.loads(path.read_bytes())
+    assert entry["ProgramArguments"] == [str(program), "run"]
+    assert entry["StandardErrorPath"] == str(machine.home / "logs" / "dice.log")
+    assert f"launchctl bootstrap {domain} {path}" in machine.asked
+    kept.manager.stop(kept.unit)
+    assert not path.exists()
+    assert machine.asked[-1] == f"launchctl bootout {domain}/{label}"
+
+
+@pytest.mark.req("crabup.units.none")
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32", "plan9"])
+def test_where_no_service_manager_answers_crabup_keeps_the_service(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    machine.component(script=COMPONENT)
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    assert platform_manager(platform) is None
+    assert to_be_kept("dice", machine.home, platform=platform).by == "crabup"

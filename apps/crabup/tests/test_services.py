@@ -1,0 +1,281 @@
+"""crabup NAME start, stop, restart, logs and crabup ps, for real, where no service manager runs."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apps.crabup.tests.machine import Machine, until
+
+REAL = """\
+from mcp.server import MCPServer
+from crabtalk.component import run_mcp
+run_mcp(MCPServer({name!r}))
+"""
+
+
+@pytest.mark.req("crabup.service.start")
+@pytest.mark.req("crabup.service.stop")
+@pytest.mark.req("crabup.ps")
+def test_a_component_is_started_seen_and_stopped(machine: Machine) -> None:
+    machine.component(script=REAL)
+    said = machine.crabup("dice", "start").said
+    until((machine.home / "run" / "dice.port").exists)
+    row = machine.ps()["dice"]
+    assert said == f"dice runs (pid {row['pid']}), kept by crabup"
+    assert row == {
+        "name": "dice",
+        "port": int((machine.home / "run" / "dice.port").read_text()),
+        "status": "running",
+        "pid": machine.record().child.pid,  # type: ignore[union-attr]
+        "managed_by": "crabup",
+    }
+    assert "dice is ready" in machine.log()
+    assert machine.crabup("dice", "stop").said == "dice is stopped"
+    assert machine.ps() == {}
+    assert not (machine.home / "run" / "dice.port").exists()
+    assert not (machine.home / "run" / "dice.pid").exists()
+
+
+@pytest.mark.req("crabup.service.start")
+def test_a_component_runs_in_its_home_with_the_word_run(machine: Machine) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    until(lambda: f"dice runs as run in {machine.home}\n" in machine.log())
+
+
+@pytest.mark.req("crabup.service.start")
+def test_what_runs_already_is_left_alone(machine: Machine) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    before = machine.record()
+    assert machine.crabup("dice", "start").code == 0
+    assert machine.record() == before
+
+
+@pytest.mark.req("crabup.service.restart")
+def test_a_restart_takes_up_what_is_installed_now(machine: Machine) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    before = machine.record().child
+    program = machine.component()
+    program.write_text(program.read_text().replace("runs as", "now runs as"))
+    machine.crabup("dice", "restart")
+    after = machine.record().child
+    assert before is not None
+    assert after is not None
+    assert before != after
+    assert not before.is_alive()
+    until(lambda: "dice now runs as" in machine.log())
+
+
+@pytest.mark.req("crabup.service.restart")
+def test_what_does_not_run_is_started_by_a_restart(machine: Machine) -> None:
+    machine.component()
+    assert machine.crabup("dice", "restart").said.endswith("kept by crabup")
+    assert machine.ps()["dice"]["status"] == "running"
+
+
+@pytest.mark.req("crabup.service.stop")
+def test_what_was_never_started_is_no_error_to_stop(machine: Machine) -> None:
+    assert machine.crabup("dice", "stop").said == "dice was not started"
+
+
+@pytest.mark.req("crabup.service.stop")
+def test_what_ignores_a_request_to_end_is_ended_all_the_same(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, to wait for less than a deaf service gets."""
+    from crabup import supervised
+    from crabup.supervised import Supervised
+
+    machine.program("deaf", "trap '' TERM; echo deaf; while :; do sleep 0.05; done")
+    assert machine.crabup("deaf", "start").code == 0
+    record = machine.record("deaf")
+    assert record.supervisor is not None
+    assert record.child is not None
+    record.supervisor.send(signal.SIGKILL)
+    monkeypatch.setattr(supervised, "GRACE", 0.1)
+    Supervised(machine.home, "deaf").stop(machine.unit("deaf"))
+    assert not record.child.is_alive()
+
+
+@pytest.mark.req("crabup.service.by_hand")
+def test_what_somebody_runs_in_the_foreground_is_shown_and_not_started_twice(
+    machine: Machine,
+) -> None:
+    program = machine.component()
+    (machine.home / "run").mkdir(parents=True)
+    process = subprocess.Popen([program], env=machine.environment)
+    try:
+        until((machine.home / "run" / "dice.port").exists)
+        row = machine.ps()["dice"]
+        assert (row["status"], row["pid"], row["managed_by"]) == ("running", process.pid, None)
+        for verb in ("start", "restart"):
+            assert "started by hand" in machine.crabup("dice", verb).complaint
+        assert f"still runs (pid {process.pid})" in machine.crabup("dice", "stop").complaint
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.req("crabup.service.start")
+def test_what_ends_at_once_is_said_with_its_last_words(machine: Machine) -> None:
+    machine.program("crabtalk-dice", "echo 'no dice today' >&2; exit 7")
+    said = machine.crabup("dice", "start").complaint
+    assert said == (
+        "dice ended with status 7: no dice today; it is tried again until `crabup dice stop`"
+    )
+    assert machine.crabup("dice", "stop").code == 0
+
+
+@pytest.mark.req("crabup.service.start")
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("dice", "start"), "`crabup pull dice` installs it"),
+        (("dice", "restart"), "`crabup pull dice` installs it"),
+        (("tui", "start"), "run `crabtalk`"),
+        (("../dice", "start"), "take lower-case letters, digits, - and _"),
+        (("crabtalk", "start"), "take another"),
+        (("../../dice", "logs"), "take lower-case letters, digits, - and _"),
+    ],
+)
+def test_what_cannot_be_started_is_a_sentence_with_a_step(
+    machine: Machine, words: tuple[str, ...], advice: str
+) -> None:
+    assert machine.crabup(*words).complaint.endswith(advice)
+
+
+@pytest.mark.req("crabup.names")
+@pytest.mark.parametrize("odd", ["a b", "quo'te\"s", "per%cent %h", "dol$lar $HOME", "am&per;sand"])
+def test_names_of_directories_survive_whatever_is_in_them(tmp_path: Path, odd: str) -> None:
+    (tmp_path / odd).mkdir()
+    with Machine(tmp_path / odd, tmp_path / odd / "home") as machine:
+        machine.component()
+        assert machine.crabup("dice", "start").code == 0
+        until(lambda: f"dice runs as run in {machine.home}\n" in machine.log())
+        assert machine.ps()["dice"]["status"] == "running"
+        assert machine.crabup("dice", "stop").said == "dice is stopped"
+
+
+# ── ps ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("crabup.ps")
+def test_ps_is_one_table(machine: Machine) -> None:
+    assert (
+        machine.crabup("ps").said == "no service runs here; `crabup daemon start` starts the daemon"
+    )
+    machine.component()
+    machine.crabup("dice", "start")
+    head, row = machine.crabup("ps").answer.splitlines()
+    assert head.split() == ["NAME", "PORT", "STATUS", "PID", "MANAGED-BY"]
+    name, port, status, pid, by = row.split()
+    assert (name, status, by) == ("dice", "running", "crabup")
+    assert port.isdigit()
+    assert pid.isdigit()
+
+
+@pytest.mark.req("crabup.ps.stale")
+def test_a_port_file_nobody_listens_behind_is_stale(machine: Machine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    (machine.home / "run").mkdir(parents=True)
+    (machine.home / "run" / "dice.port").write_text(f"{port}\n")
+    (machine.home / "run" / "odd name.port").write_text("nonsense")
+    rows = machine.ps()
+    assert (rows["dice"]["status"], rows["dice"]["port"]) == ("stale", port)
+    assert rows["odd name"]["status"] == "stale"
+    machine.crabup("dice", "stop")
+    assert not (machine.home / "run" / "dice.port").exists()
+
+
+@pytest.mark.req("crabup.ps.stale")
+def test_a_port_that_another_component_has_by_now_is_stale(machine: Machine) -> None:
+    machine.component("cards")
+    machine.crabup("cards", "start")
+    run = machine.home / "run"
+    (run / "dice.port").write_bytes((run / "cards.port").read_bytes())
+    rows = machine.ps()
+    assert (rows["dice"]["status"], rows["cards"]["status"]) == ("stale", "running")
+
+
+@pytest.mark.req("crabup.ps")
+def test_what_listens_without_health_runs(machine: Machine) -> None:
+    (machine.home / "run").mkdir(parents=True)
+    script = (
+        "import socket; s = socket.create_server(('127.0.0.1', 0));"
+        "print(s.getsockname()[1], flush=True)\n"
+        "while True: c, _ = s.accept(); c.close()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        (machine.home / "run" / "dice.port").write_text(process.stdout.readline())
+        assert machine.ps()["dice"]["status"] == "running"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# ── logs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("crabup.service.logs")
+def test_logs_are_the_end_of_the_log(machine: Machine) -> None:
+    path = machine.home / "logs" / "dice.log"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(f"line {number}\n" for number in range(100)))
+    assert machine.crabup("dice", "logs").answer.splitlines()[0] == "line 50"
+    assert machine.crabup("dice", "logs", "-n", "2").answer == "line 98\nline 99\n"
+    path.write_bytes(b"\x1b[2Jgone \xff\n")
+    assert machine.crabup("dice", "logs").answer == "\\x1b[2Jgone \N{REPLACEMENT CHARACTER}\n"
+
+
+@pytest.mark.req("crabup.service.logs")
+def test_without_a_log_it_is_said_how_to_get_one(machine: Machine) -> None:
+    assert machine.crabup("dice", "logs").complaint.endswith("`crabup dice start` starts it")
+
+
+@pytest.mark.req("crabup.service.logs")
+def test_logs_are_followed_through_being_turned_over(machine: Machine) -> None:
+    path = machine.home / "logs" / "dice.log"
+    path.parent.mkdir(parents=True)
+    path.write_text("one\n")
+    process = machine.start("dice", "logs", "-f")
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "one\n"
+        with path.open("a") as file:
+            file.write("two\nhalf")
+            file.flush()
+            assert process.stdout.readline() == "two\n"
+            file.write(" a line\n")
+        assert process.stdout.readline() == "half a line\n"
+        path.rename(path.with_suffix(".log.1"))
+        path.write_text("three\n")
+        assert process.stdout.readline() == "three\n"
+        os.truncate(path, 0)
+        until(lambda: is_at_start(process.pid, path))
+        with path.open("a") as file:
+            file.write("4\n")
+        assert process.stdout.readline() == "4\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def is_at_start(pid: int, path: Path) -> bool:
+    """Whether a process has the file open, and nothing of it read."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        if os.path.realpath(link) == str(path):
+            return "pos:\t0\n" in Path(f"/proc/{pid}/fdinfo/{link.name}").read_text()
+    return False

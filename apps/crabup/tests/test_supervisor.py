@@ -1,0 +1,258 @@
+"""The supervisor: what is killed comes back, what is stale deceives nobody, nothing is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from apps.crabup.tests.machine import Machine, until
+from crabup.processes import Process
+from crabup.supervised import Record, Supervised
+
+# Longer than any process lives here, in the words of the platform.
+LONG_AGO = "some-boot:1"
+
+
+@pytest.mark.req("crabup.supervised.restart")
+def test_a_service_that_is_killed_is_started_again(machine: Machine) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    before = machine.record()
+    assert before.child is not None
+    before.child.send(signal.SIGKILL)
+    until(lambda: machine.record().ends == 1 and machine.record().has_child())
+    after = machine.record()
+    assert after.supervisor == before.supervisor
+    assert after.child != before.child
+    assert "dice was ended by SIGKILL; it is started again in 0.5 s" in machine.log()
+    until(lambda: machine.ps()["dice"]["status"] == "running")
+
+
+@pytest.mark.req("crabup.supervised.restart")
+def test_a_service_that_keeps_ending_is_tried_later_each_time(machine: Machine) -> None:
+    machine.program("crabtalk-dice", "exit 3")
+    machine.crabup("dice", "start")
+    until(lambda: machine.record().ends >= 3)
+    assert machine.ps()["dice"]["status"] == "failed"
+    told = [line.split("again in ")[1] for line in machine.log().splitlines() if "again in" in line]
+    assert told[:3] == ["0.5 s", "1 s", "2 s"]
+
+
+@pytest.mark.req("crabup.supervised.restart")
+def test_a_service_whose_program_is_gone_is_tried_again(machine: Machine) -> None:
+    program = machine.component()
+    machine.crabup("dice", "start")
+    text = program.read_text()
+    program.unlink()
+    child = machine.record().child
+    assert child is not None
+    child.send(signal.SIGKILL)
+    until(lambda: "dice cannot be started" in machine.log())
+    program.write_text(text)
+    program.chmod(0o755)
+    until(lambda: machine.record().has_child())
+
+
+@pytest.mark.req("crabup.supervised.takeover")
+def test_a_service_outlives_its_supervisor_and_gets_a_new_one(machine: Machine) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    before = machine.record()
+    assert before.supervisor is not None
+    before.supervisor.send(signal.SIGKILL)
+    until(lambda: not machine.record().has_supervisor())
+    row = machine.ps()["dice"]
+    assert (row["status"], row["managed_by"]) == ("running", None)
+    assert machine.crabup("dice", "start").code == 0
+    after = machine.record()
+    assert after.child == before.child
+    assert after.supervisor != before.supervisor
+    assert machine.ps()["dice"]["managed_by"] == "crabup"
+    assert after.child is not None
+    after.child.send(signal.SIGKILL)
+    until(lambda: machine.record().ends == 1 and machine.record().has_child())
+    assert machine.crabup("dice", "stop").said == "dice is stopped"
+
+
+@pytest.mark.req("crabup.supervised.takeover")
+def test_a_service_whose_supervisor_was_killed_can_be_stopped(machine: Machine) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    before = machine.record()
+    assert before.supervisor is not None
+    before.supervisor.send(signal.SIGKILL)
+    until(lambda: not machine.record().has_supervisor())
+    assert machine.crabup("dice", "stop").said == "dice is stopped"
+    assert before.child is not None
+    assert not before.child.is_alive()
+    assert machine.ps() == {}
+
+
+@pytest.mark.req("crabup.supervised.takeover")
+def test_when_both_were_killed_a_start_starts_anew(machine: Machine) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    before = machine.record()
+    assert before.supervisor is not None
+    assert before.child is not None
+    before.supervisor.send(signal.SIGKILL)
+    before.child.send(signal.SIGKILL)
+    until(lambda: not before.child.is_alive())  # type: ignore[union-attr]
+    assert machine.ps()["dice"]["status"] == "stopped"
+    assert machine.crabup("dice", "start").code == 0
+    assert machine.ps()["dice"]["status"] == "running"
+
+
+@pytest.mark.req("crabup.supervised.one")
+def test_of_many_starts_at_once_one_supervisor_comes(machine: Machine) -> None:
+    machine.component()
+    processes = [machine.start("dice", "start", stderr=subprocess.PIPE) for _ in range(4)]
+    for process in processes:
+        _, said = process.communicate(timeout=40)
+        assert process.returncode == 0, said
+    assert machine.log().count("dice runs as") == 1
+
+
+@pytest.mark.req("crabup.supervised.pids")
+@pytest.mark.parametrize("role", ["supervisor", "child"])
+def test_a_stale_pid_file_never_costs_a_stranger_its_life(machine: Machine, role: str) -> None:
+    """The number is that of a process that has nothing to do with it."""
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        path = machine.home / "run" / "dice.pid"
+        path.parent.mkdir(parents=True)
+        claim = {"pid": stranger.pid, "started": LONG_AGO}
+        path.write_text(json.dumps({role: claim, "ends": 0, "last": ""}))
+        assert machine.ps()["dice"]["status"] == "stopped"
+        assert machine.crabup("dice", "stop").said == "dice is stopped"
+        assert not path.exists()
+        path.write_text(json.dumps({role: claim}))
+        machine.component()
+        assert machine.crabup("dice", "start").code == 0
+        assert stranger.poll() is None
+    finally:
+        stranger.communicate(b"\n")
+
+
+@pytest.mark.req("crabup.supervised.pids")
+@pytest.mark.parametrize(
+    "text",
+    ["", "4711", "{", "[]", '{"supervisor": {"pid": 1, "started": "x"}}', '{"child": {"pid": -1}}',
+     '{"child": {"pid": "1", "started": 2}, "ends": "many"}', "[" * 5000],
+)  # fmt: skip
+def test_a_pid_file_that_says_nonsense_says_nothing(machine: Machine, text: str) -> None:
+    path = machine.home / "run" / "dice.pid"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert machine.ps()["dice"]["status"] == "stopped"
+    assert machine.crabup("dice", "stop").said == "dice is stopped"
+
+
+@pytest.mark.req("crabup.supervised.pids")
+def test_a_process_is_told_from_the_next_one_with_its_number() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = Process.at(child.pid)
+    assert process is not None
+    assert process.is_alive()
+    assert not Process(child.pid, LONG_AGO).is_alive()
+    Process(child.pid, LONG_AGO).send(signal.SIGKILL)
+    assert Process(child.pid, LONG_AGO).wait(0)
+    assert not process.wait(0)
+    child.kill()
+    until(lambda: not process.is_alive())  # though nobody has buried it
+    assert Process.at(child.pid) is None
+    child.communicate()
+    process.send(signal.SIGKILL)
+
+
+@pytest.mark.req("crabup.supervised.group")
+def test_what_a_service_started_ends_with_it(machine: Machine) -> None:
+    machine.program("crabtalk-dice", "sleep 600 & echo $! > $CRABTALK_HOME/helper; wait")
+    machine.crabup("dice", "start")
+    until(lambda: (machine.home / "helper").exists() and (machine.home / "helper").read_text())
+    helper = Process.at(int((machine.home / "helper").read_text()))
+    assert helper is not None
+    machine.crabup("dice", "stop")
+    until(lambda: not helper.is_alive())
+
+
+@pytest.mark.req("crabup.supervised.group")
+def test_a_supervisor_buries_its_dead(machine: Machine) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    for _ in range(2):
+        ends, child = machine.record().ends, machine.record().child
+        assert child is not None
+        child.send(signal.SIGKILL)
+        until(lambda: machine.record().ends > ends and machine.record().has_child())  # noqa: B023
+        assert not Path(f"/proc/{child.pid}").exists()
+
+
+@pytest.mark.req("crabup.supervised.apart")
+def test_a_supervisor_is_nobodys_child_and_keeps_nothing_of_who_started_it(
+    machine: Machine,
+) -> None:
+    machine.component()
+    process = machine.start("dice", "start", stderr=subprocess.PIPE)
+    process.communicate(timeout=30)  # returns: nobody holds on to its pipes
+    supervisor = machine.record().supervisor
+    assert supervisor is not None
+    assert os.getsid(supervisor.pid) not in (os.getsid(0), os.getsid(os.getpid()))
+    assert Path(f"/proc/{supervisor.pid}/cwd").resolve() == Path("/")
+
+
+@pytest.mark.req("crabup.supervised.hangup")
+def test_a_hangup_reaches_the_service(machine: Machine) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    supervisor = machine.record().supervisor
+    assert supervisor is not None
+    supervisor.send(signal.SIGHUP)
+    until(lambda: "dice heard SIGHUP" in machine.log())
+
+
+@pytest.mark.req("crabup.supervised.log")
+def test_a_log_that_has_grown_too_large_is_turned_over_while_it_is_written_to(
+    machine: Machine,
+) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    path = machine.home / "logs" / "dice.log"
+    assert path.stat().st_mode & 0o777 == 0o600
+    with path.open("a") as file:
+        file.write("x" * (17 << 20) + "\n")
+    supervisor = machine.record().supervisor
+    assert supervisor is not None
+    supervisor.send(signal.SIGHUP)
+    until(lambda: path.stat().st_size < 1000)
+    assert path.with_name("dice.log.1").stat().st_size > 17 << 20
+    supervisor.send(signal.SIGHUP)
+    until(lambda: machine.log().endswith("dice heard SIGHUP\n"))
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    record = Record(Process(7, "a"), Process(8, "b"), 3, "ended with status 1")
+    record.write(tmp_path / "x.pid")
+    assert Record.at(tmp_path / "x.pid") == record
+    assert Record.at(tmp_path / "y.pid") is None
+
+
+@pytest.mark.req("crabup.service.start")
+def test_a_program_that_cannot_be_run_is_said(machine: Machine) -> None:
+    (machine.bin / "crabtalk-dice").write_bytes(b"\x7fnot a program")
+    (machine.bin / "crabtalk-dice").chmod(0o755)
+    assert machine.crabup("dice", "start").complaint.startswith("cannot start dice: ")
+    assert not Supervised(machine.home, "dice").path.exists()
+
+
+def test_a_start_takes_no_longer_than_the_service_needs(machine: Machine) -> None:
+    machine.component()
+    begin = time.monotonic()
+    machine.crabup("dice", "start")
+    machine.crabup("dice", "stop")
+    assert time.monotonic() - begin < 15

@@ -1,0 +1,230 @@
+"""crabtalk-cron: the command, its verbs, and how any of them ends."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import __version__
+from .screen import document, one_line, say, show, table
+
+if TYPE_CHECKING:
+    from .entry import Entry, Reading, Remark
+
+NAME = "crabtalk-cron"
+EXAMPLES = """\b
+Examples:
+  crabtalk-cron check
+  crabtalk-cron next -n 3
+  crabtalk-cron run
+"""
+
+
+class Commands(click.Group):
+    """Ends in 0, in 1 with a sentence, in 2 for words it does not know, in 130 for Ctrl+C."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from crabtalk.component import ComponentError
+
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # whoever read our output has seen enough
+            # What is still buffered goes nowhere, instead of failing when the interpreter flushes.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        except (KeyboardInterrupt, click.Abort):
+            sys.exit(130)
+        except (ComponentError, OSError) as error:
+            say(f"{NAME}: {error}")
+            sys.exit(1)
+
+
+class HomeDirectory(click.ParamType[Path]):
+    name = "home"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if value == "":
+            self.fail("it is empty; leave it out, or name a directory", param, ctx)
+        return Path(value).expanduser().absolute()
+
+
+def default_home() -> Path:
+    from crabtalk.transport import default_home as found
+
+    return found()
+
+
+home_option = click.option(
+    "--home",
+    type=HomeDirectory(),
+    metavar="DIR",
+    default=default_home,
+    help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
+)
+json_option = click.option(
+    "--json", "in_json", is_flag=True, help="One JSON document on standard output."
+)
+
+
+@click.group(
+    cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
+def main() -> None:
+    """Has agents run at the times that config/crons.toml says."""
+
+
+@main.command()
+@home_option
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+def run(home: Path, verbose: bool) -> None:
+    """Run in the foreground until Ctrl+C or SIGTERM.
+
+    Changes of crons.toml are taken up by themselves. The log is on standard error and in
+    logs/cron.log.
+
+    \b
+    Example:
+      crabtalk-cron run
+    """
+    from crabtalk.component import Place
+    from crabtalk.component.log import start_log
+    from crabtalk.transport import remove_leftovers
+
+    place = Place(home, "cron")
+    with place.taken():
+        start_log(place.log, verbose=verbose)
+        remove_leftovers(home / "config")
+        asyncio.run(run_until_stopped(home))
+
+
+async def run_until_stopped(home: Path) -> None:
+    from .runner import Runner
+
+    running = asyncio.ensure_future(Runner(home).run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.cancel)
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+@main.command("next")
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(1, 1000),
+    default=1,
+    metavar="N",
+    help="So many of each, 1 to 1000.  [default: 1]",
+)
+@home_option
+@json_option
+def next_times(count: int, home: Path, in_json: bool) -> None:
+    """Print the next times of every entry.
+
+    Quiet hours are left out. Each time is in the zone of its entry.
+
+    \b
+    Examples:
+      crabtalk-cron next
+      crabtalk-cron next -n 5 --json
+    """
+    found = reading(home)
+    complain(home, found)
+    times = [(entry, next_of(entry, count)) for entry in found.entries]
+    if in_json:
+        document({"entries": [as_json(entry, moments) for entry, moments in times]})
+    elif times:
+        show(table([row for entry, moments in times for row in rows(entry, moments)]))
+    else:
+        say(f"there are no entries in {path_in(home)}; docs/cron.md says how to write one")
+    if found.mistakes:
+        sys.exit(1)
+
+
+@main.command()
+@home_option
+@json_option
+def check(home: Path, in_json: bool) -> None:
+    """Say what is wrong in crons.toml, and on which line.
+
+    Exits with 1 if anything is.
+
+    \b
+    Example:
+      crabtalk-cron check
+    """
+    found = reading(home)
+    idle = [entry.id for entry in found.entries if not next_of(entry, 1)]
+    if in_json:
+        document(
+            {
+                "path": str(path_in(home)),
+                "entries": len(found.entries),
+                "mistakes": [{"line": one.line, "text": one.text} for one in found.mistakes],
+                "remarks": [{"line": one.line, "text": one.text} for one in found.remarks],
+                "never": idle,
+            }
+        )
+    else:
+        complain(home, found)
+        for number in idle:
+            say(f"{path_in(home)}: entry {number} is never fired: its times are past, or quiet")
+        if not found.mistakes:
+            show(f"{len(found.entries)} entries, no mistakes")
+    if found.mistakes:
+        sys.exit(1)
+
+
+def path_in(home: Path) -> Path:
+    return home / "config" / "crons.toml"
+
+
+def reading(home: Path) -> "Reading":
+    from .watcher import Watcher
+
+    return Watcher(path_in(home)).read()
+
+
+def complain(home: Path, found: "Reading") -> None:
+    def tell(remarks: "Iterable[Remark]") -> None:
+        for remark in remarks:
+            say(f"{path_in(home)}, {remark}")
+
+    tell(found.mistakes)
+    tell(found.remarks)
+
+
+def next_of(entry: "Entry", count: int) -> list[datetime]:
+    from .clock import Clock
+
+    ticks = islice(entry.schedule.ticks(Clock().now()), count)
+    return [datetime.fromtimestamp(tick.moment, entry.schedule.zone) for tick in ticks]
+
+
+def rows(entry: "Entry", moments: list[datetime]) -> list[tuple[str, ...]]:
+    who = one_line(f"{entry.agent} {one_line(entry.content, 40)}")
+    later = f" and up to {entry.jitter:g} s later" if entry.jitter else ""
+    said = [f"{moment:%a %Y-%m-%d %H:%M:%S %z}{later}" for moment in moments] or ["never"]
+    return [(str(entry.id), who, when) for when in said]
+
+
+def as_json(entry: "Entry", moments: list[datetime]) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "agent": entry.agent,
+        "content": entry.content,
+        "sender": entry.sender,
+        "once": entry.once,
+        "jitter": entry.jitter,
+        "next": [moment.isoformat() for moment in moments],
+    }

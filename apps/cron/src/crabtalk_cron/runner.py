@@ -1,0 +1,223 @@
+"""Runner: fires what the timetable says is due, and takes up what changes in crons.toml.
+
+An entry is fired only when its last turn is over, so many at once and no more. It keeps no state
+but the file: what was due while it did not run is not caught up with.
+"""
+
+import asyncio
+import logging
+from itertools import count
+from pathlib import Path
+
+from crabtalk.client import CannotConnectError, ServerError, UnexpectedReplyError
+from crabtalk.protocol import FrameError
+
+from .clock import Clock
+from .entry import AT_ONCE, Entry, Reading
+from .firing import fire
+from .timetable import Due, Timetable
+from .watcher import LOOK_EVERY, Watcher
+
+# Seconds. A machine that slept through a time, or finds no daemon, is too late after so long.
+TOO_LATE = 60.0
+# Between two tries to find a daemon.
+TRY_EVERY = 1.0
+# The longest sleep: a clock that is set in the meantime is noticed by then.
+NAP = 1.0
+# A turn is waited for so long; it goes on, but others may be fired in its place.
+LONGEST_TURN = 3600.0
+# At the end, for turns the daemon has been asked for and has not yet taken on.
+GRACE = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Runner:
+    def __init__(self, home: Path, clock: Clock | None = None) -> None:
+        self._home = home
+        self._clock = clock or Clock()
+        self._timetable = Timetable(self._clock)
+        self._watcher = Watcher(home / "config" / "crons.toml")
+        self._file = asyncio.Lock()
+        self._zone = self._clock.zone()
+        self._last = Reading()
+        self._at_once = AT_ONCE
+        self._waiting: dict[int, Due] = {}  # by the entry's id, the first to come first
+        self._firing: dict[int, asyncio.Task[None]] = {}
+        self._asked: dict[int, asyncio.Event] = {}  # not yet taken on by the daemon
+        self._spent: set[Entry] = set()  # fired once, and still in the file
+        self._changed = asyncio.Event()
+        self._is_stopping = False
+
+    async def run(self) -> None:
+        """Until cancelled. Then nothing more is fired; turns go on at the daemon."""
+        self._start_with(await asyncio.to_thread(self._watcher.read))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch())
+                group.create_task(self._keep_time())
+        finally:
+            await self._stop()
+
+    # ── The file ────────────────────────────────────────────────────────────────────────────
+
+    def _start_with(self, found: Reading) -> None:
+        """Entries without a mistake are not made to wait for those with one."""
+        self._last = found
+        self._say(found, "the others run")
+        self._take_up(found)
+        log.info("%d entries in %s", len(found.entries), self._watcher.path)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            async with self._file:
+                found = await asyncio.to_thread(self._watcher.look)
+            if found is None or found == self._last:
+                continue
+            self._last = found
+            self._say(found, "what ran before goes on")
+            if not found.mistakes:
+                self._take_up(found)
+                log.info("%s has changed: %d entries", self._watcher.path, len(found.entries))
+
+    def _take_up(self, found: Reading) -> None:
+        self._at_once = found.at_once
+        self._spent &= set(found.entries)
+        left = [entry for entry in found.entries if entry not in self._spent]
+        self._timetable.replace(left, self._clock.now())
+        self._changed.set()
+
+    def _say(self, found: Reading, consequence: str) -> None:
+        for remark in found.remarks:
+            log.warning("%s, %s", self._watcher.path, remark)
+        for mistake in found.mistakes:
+            log.error("%s, %s; %s", self._watcher.path, mistake, consequence)
+
+    # ── The clock ───────────────────────────────────────────────────────────────────────────
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._look_at_clock()
+            await self._clock.wait(self._changed, self._nap())
+            self._changed.clear()
+
+    def _look_at_clock(self) -> None:
+        now = self._clock.now()
+        if (zone := self._clock.zone()) != self._zone:
+            self._zone = zone
+            self._timetable.plan_anew(now)
+        for due in self._timetable.due(now):
+            if self._is_wanted(due, now):
+                self._waiting[due.entry.id] = due
+        self._fire_what_fits()
+
+    def _nap(self) -> float:
+        moment = self._timetable.next()
+        return NAP if moment is None else min(NAP, max(0.0, moment - self._clock.now()))
+
+    def _is_wanted(self, due: Due, now: float) -> bool:
+        entry = due.entry
+        if entry.schedule.is_quiet(due.tick):
+            log.debug("%s: these are quiet hours", entry.title)
+            return False
+        if now - due.moment > TOO_LATE:
+            log.warning("%s: its time was %d s ago, passed over", entry.title, now - due.moment)
+            return False
+        if entry.id in self._firing or entry.id in self._waiting:
+            log.warning("%s: its last turn is not over, passed over", entry.title)
+            return False
+        return True
+
+    # ── Turns ───────────────────────────────────────────────────────────────────────────────
+
+    def _fire_what_fits(self) -> None:
+        while self._waiting and len(self._firing) < self._at_once and not self._is_stopping:
+            due = self._waiting.pop(next(iter(self._waiting)))
+            self._firing[due.entry.id] = asyncio.create_task(self._fire(due))
+
+    async def _fire(self, due: Due) -> None:
+        entry = due.entry
+        try:
+            async with asyncio.timeout(LONGEST_TURN):
+                for number in count():
+                    if await self._try(due, is_first=number == 0):
+                        break
+                    await asyncio.sleep(TRY_EVERY)
+        except TimeoutError:
+            log.warning("%s: still at it after %d s, left alone", entry.title, LONGEST_TURN)
+        except Exception:
+            log.exception("%s: a fault of crabtalk-cron", entry.title)
+        finally:
+            del self._firing[entry.id]
+            self._fire_what_fits()
+
+    async def _try(self, due: Due, *, is_first: bool) -> bool:
+        """False when it should be tried again, since there is no daemon."""
+        entry, now = due.entry, self._clock.now()
+        if not self._timetable.holds(entry):
+            log.info("%s: changed or removed before it was fired", entry.title)
+            return True
+        if entry.schedule.is_quiet_at(now):
+            log.info("%s: quiet hours began before it was fired", entry.title)
+            return True
+        asked = self._asked[entry.id] = asyncio.Event()
+        try:
+            error = await fire(self._home, entry, lambda: self._begun(entry))
+        except CannotConnectError as problem:
+            return self._has_given_up(due, problem, is_first=is_first)
+        except (ServerError, UnexpectedReplyError, FrameError, OSError) as problem:
+            log.error("%s: %s; tried again at its next time", entry.title, problem)  # noqa: TRY400
+        else:
+            if error:
+                log.warning("%s: ended with an error: %s", entry.title, error)
+            else:
+                log.info("%s: done", entry.title)
+        finally:
+            self._asked.pop(entry.id, asked).set()
+        return True
+
+    def _has_given_up(self, due: Due, problem: Exception, *, is_first: bool) -> bool:
+        if self._is_stopping or self._clock.now() + TRY_EVERY - due.moment > TOO_LATE:
+            log.error("%s: %s; tried again at its next time", due.entry.title, problem)
+            return True
+        if is_first:
+            log.warning("%s: %s; tried again for a minute", due.entry.title, problem)
+        return False
+
+    async def _begun(self, entry: Entry) -> None:
+        log.info("%s: fired", entry.title)
+        if entry.once:
+            self._spent.add(entry)
+            self._timetable.remove(entry)
+            await self._take_out(entry)
+        self._asked.pop(entry.id).set()
+
+    async def _take_out(self, entry: Entry) -> None:
+        """An entry that is for once. What cannot be taken out is not fired again while we run."""
+        try:
+            async with self._file:
+                await asyncio.to_thread(self._watcher.remove, entry)
+                self._spent.discard(entry)
+        except (OSError, ValueError) as error:
+            log.error(  # noqa: TRY400
+                "%s: cannot be taken out of %s: %s; take it out yourself, or it is fired again "
+                "after a restart",
+                entry.title,
+                self._watcher.path,
+                error,
+            )
+
+    async def _stop(self) -> None:
+        """Turns the daemon was asked for are let begin: one that is for once must be taken out."""
+        self._is_stopping = True
+        self._waiting.clear()
+        asked = [asyncio.create_task(begun.wait()) for begun in self._asked.values()]
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=GRACE)
+            for task in late:
+                task.cancel()
+        turns = list(self._firing.values())
+        for turn in turns:
+            turn.cancel()
+        await asyncio.gather(*turns, return_exceptions=True)

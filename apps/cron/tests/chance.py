@@ -1,0 +1,129 @@
+"""Random expressions: written for us, written for croniter, and as what they mean.
+
+What they mean is known because it comes first: the sets are drawn, and then written down.
+"""
+
+import random
+from calendar import monthrange
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+
+DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+# Days of the week are Sunday's from 0.
+RANGES = ((0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
+
+
+@dataclass(frozen=True)
+class Item:
+    """A piece of a field: its values, and how to write it with other numbers for the days."""
+
+    values: frozenset[int]
+    start: int
+    end: int | None = None
+    step: int | None = None
+    is_star: bool = False
+    is_named: bool = False
+
+    def written(self, field: int, sunday: int) -> str:
+        def name(value: int) -> str:
+            if self.is_named and field == 5:
+                return (str.upper, str.lower, str.title)[value % 3](DAYS[value])
+            if self.is_named and field == 4:
+                return MONTHS[value - 1].title()
+            return str(value + sunday) if field == 5 else str(value)
+
+        text = "*" if self.is_star else name(self.start)
+        text += f"-{name(self.end)}" if self.end is not None else ""
+        return text + (f"/{self.step}" if self.step is not None else "")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An expression: six fields of items."""
+
+    fields: tuple[tuple[Item, ...], ...]
+    has_seconds: bool = True
+
+    def ours(self) -> str:
+        """In six fields Sunday is 1, in five it is 0."""
+        return self._written(1 if self.has_seconds else 0)
+
+    def croniters(self) -> str:
+        return self._written(0)
+
+    def _written(self, sunday: int) -> str:
+        words = [
+            ",".join(item.written(number, sunday) for item in items)
+            for number, items in enumerate(self.fields)
+        ]
+        return " ".join(words if self.has_seconds else words[1:])
+
+    def values(self, field: int) -> set[int]:
+        return set().union(*(item.values for item in self.fields[field]))
+
+    def is_for(self, day: date) -> bool:
+        return (
+            day.day in self.values(3)
+            and day.month in self.values(4)
+            and day.isoweekday() % 7 in self.values(5)
+        )
+
+    def after(self, moment: datetime, days: int) -> datetime | None:
+        """Found by looking at every day, for so many days."""
+        clock = sorted(
+            time(hour, minute, second)
+            for hour in self.values(2)
+            for minute in self.values(1)
+            for second in self.values(0)
+        )
+        for ahead in range(days):
+            day = moment.date() + timedelta(days=ahead)
+            if self.is_for(day):
+                found = (datetime.combine(day, shown) for shown in clock)
+                later = next((one for one in found if one > moment), None)
+                if later is not None:
+                    return later
+        return None
+
+    def is_possible(self) -> bool:
+        return any(min(self.values(3)) <= monthrange(2000, m)[1] for m in self.values(4))
+
+
+def drawn(chance: random.Random) -> Drawn:
+    has_seconds = chance.random() < 0.8
+    fields = tuple(field(chance, number) for number in range(6))
+    if not has_seconds:
+        fields = ((Item(frozenset({0}), 0),), *fields[1:])
+    return Drawn(fields, has_seconds)
+
+
+def field(chance: random.Random, number: int) -> tuple[Item, ...]:
+    low, high = RANGES[number]
+    if chance.random() < 0.35:
+        return (Item(frozenset(range(low, high + 1)), low, is_star=True),)
+    return tuple(item(chance, number) for _ in range(chance.choice((1, 1, 1, 2, 3))))
+
+
+def item(chance: random.Random, number: int) -> Item:
+    low, high = RANGES[number]
+    start = chance.randint(low, high)
+    is_named = number > 3 and chance.random() < 0.5
+    # croniter takes a range from a value to itself for all there are.
+    match chance.randrange(5) if start < high else 4:
+        case 0:
+            step = chance.randint(1, high)
+            return Item(frozenset(range(low, high + 1, step)), low, step=step, is_star=True)
+        case 1:
+            end = chance.randint(start + 1, high)
+            return Item(frozenset(range(start, end + 1)), start, end, is_named=is_named)
+        case 2:
+            end = chance.randint(start + 1, high)
+            step = chance.randint(1, 10)
+            values = frozenset(range(start, end + 1, step))
+            return Item(values, start, end, step, is_named=is_named)
+        case 3:
+            step = chance.randint(1, high)
+            return Item(frozenset(range(start, high + 1, step)), start, step=step)
+        case _:
+            return Item(frozenset({start}), start, is_named=is_named)

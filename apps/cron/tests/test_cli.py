@@ -1,0 +1,233 @@
+"""crabtalk-cron next and check; and the command line itself: help, exit codes, honest pages."""
+
+import asyncio
+import json
+import os
+import re
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import crabtalk_cron
+from apps.cron.help_pages import PAGE, fresh, help_of, shown
+from apps.cron.tests.command import PROGRAM, called
+from apps.cron.tests.peer import cron, write
+from crabtalk_cron.cli import main
+from crabtalk_cron.entry import KINDS, TOP_KEYS, read_entries
+from crabtalk_cron.expression import NICKNAMES, Expression
+
+COMMANDS = [(), *((name,) for name in main.commands)]
+DOCS = Path(__file__).parents[3] / "docs" / "cron.md"
+
+
+@pytest.mark.req("cron.cli.next")
+async def test_next_prints_the_next_times_of_every_entry_in_its_zone(home: Path) -> None:
+    write(
+        home,
+        cron(1, "0 0 0 1 1 ? 2098,2099", tz="Europe/Berlin")
+        + cron(2, "0 0 12 1 7 ? 2098", tz="UTC", message="Hi", jitter=30)
+        + cron(3, "0 0 0 1 1 ? 2020"),
+    )
+    said = await called("next", "--home", home, "-n", "2")
+    assert said.answer.splitlines() == [
+        "1  crab /s1  Wed 2098-01-01 00:00:00 +0100",
+        "1  crab /s1  Thu 2099-01-01 00:00:00 +0100",
+        "2  crab Hi   Tue 2098-07-01 12:00:00 +0000 and up to 30 s later",
+        "3  crab /s3  never",
+    ]
+    said = await called("next", CRABTALK_HOME=str(home))
+    assert len(said.answer.splitlines()) == 3
+
+
+@pytest.mark.req("cron.cli.next")
+async def test_next_is_one_json_document_for_programs(home: Path) -> None:
+    write(home, cron(1, "0 0 12 1 7 ? 2098", tz="UTC"))
+    said = await called("next", "--home", home, "--json")
+    assert json.loads(said.answer) == {
+        "entries": [
+            {
+                "id": 1,
+                "agent": "crab",
+                "content": "/s1",
+                "sender": "cron",
+                "once": False,
+                "jitter": 0.0,
+                "next": ["2098-07-01T12:00:00+00:00"],
+            }
+        ]
+    }
+
+
+@pytest.mark.req("cron.cli.next")
+async def test_next_leaves_quiet_hours_out(home: Path) -> None:
+    write(home, cron(1, "0 0 * * * *", tz="UTC", quiet_start="10:00", quiet_end="09:00"))
+    said = await called("next", "--home", home, "--json", "-n", "5")
+    moments = [datetime.fromisoformat(one) for one in json.loads(said.answer)["entries"][0]["next"]]
+    assert [moment.hour for moment in moments] == [9] * 5
+    assert moments[0] > datetime.now(UTC)
+
+
+@pytest.mark.req("cron.schedule.local")
+async def test_without_a_zone_times_are_those_of_the_machine(home: Path) -> None:
+    write(home, cron(1, "0 0 9 1 7 ? 2098"))
+    for zone, offset in (
+        ("Asia/Kolkata", "+0530"),
+        ("America/New_York", "-0400"),
+        ("UTC", "+0000"),
+    ):
+        said = await called("next", "--home", home, TZ=zone)
+        assert said.answer == f"1  crab /s1  Tue 2098-07-01 09:00:00 {offset}\n"
+
+
+@pytest.mark.req("cron.cli.next")
+async def test_next_without_a_file_says_where_one_goes(home: Path) -> None:
+    said = await called("next", "--home", home)
+    assert (said.code, said.out) == (0, "")
+    assert said.err.startswith(f"there are no entries in {home / 'config' / 'crons.toml'}; ")
+    assert not home.exists()
+
+
+@pytest.mark.req("cron.cli.check")
+async def test_check_says_how_many_entries_are_right(home: Path) -> None:
+    write(home, cron(1) + cron(2))
+    assert (await called("check", "--home", home)).answer == "2 entries, no mistakes\n"
+
+
+@pytest.mark.req("cron.cli.check")
+async def test_check_names_every_mistake_and_remark_with_its_line(home: Path) -> None:
+    text = cron(1, "0 99 * * * *") + cron(2, colour="red") + cron(2)
+    path = write(home, text)
+    said = await called("check", "--home", home)
+    assert (said.code, said.out) == (1, "")
+    assert [line.partition(": ")[0] for line in said.err.splitlines()] == [
+        f"{path}, line {line}" for line in (3, 15, 12)
+    ]
+    said = await called("check", "--home", home, "--json")
+    assert (said.code, said.err) == (1, "")
+    found = json.loads(said.out)
+    assert (found["path"], found["entries"]) == (str(path), 1)
+    assert [one["line"] for one in found["mistakes"]] == [3, 15]
+    assert [one["line"] for one in found["remarks"]] == [12]
+
+
+@pytest.mark.req("cron.cli.check")
+async def test_check_remarks_on_entries_that_are_never_fired(home: Path) -> None:
+    past = cron(1, "0 0 0 * * * 2020")
+    path = write(home, past + cron(2, "@daily", quiet_start="23:00", quiet_end="01:00"))
+    said = await called("check", "--home", home)
+    assert (said.code, said.out) == (0, "2 entries, no mistakes\n")
+    assert said.err == "".join(
+        f"{path}: entry {number} is never fired: its times are past, or quiet\n"
+        for number in (1, 2)
+    )
+    assert json.loads((await called("check", "--home", home, "--json")).answer)["never"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"# fine\n\xff\n", "it cannot be read: line 2 is not UTF-8; convert it"),
+        (b" " * (8 * 1024 * 1024 + 1), "it is larger than 8 MiB; take entries out"),
+        (b"[[cron]]\nid = \n", "line 2: Invalid value; this is not TOML"),
+    ],
+)
+@pytest.mark.req("cron.cli.check")
+async def test_a_file_that_cannot_be_read_is_a_sentence(
+    home: Path, data: bytes, complaint: str
+) -> None:
+    path = write(home, "")
+    path.write_bytes(data)
+    said = await called("check", "--home", home)
+    assert said.code == 1
+    assert complaint in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.req("cron.cli.check")
+async def test_what_is_no_file_is_a_sentence_and_is_not_waited_for(home: Path) -> None:
+    path = write(home, "")
+    path.unlink()
+    os.mkfifo(path)
+    assert "it is not a file; move it away" in (await called("check", "--home", home)).err
+    path.unlink()
+    path.mkdir()
+    assert "it is not a file; move it away" in (await called("check", "--home", home)).err
+
+
+# ── The command line itself ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.req("cron.cli.help")
+async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
+    said = (await called(*words, "--help")).answer
+    assert said == f"{help_of(list(words))}\n"
+    assert " ".join(["crabtalk-cron", *words]) in said.partition("Example")[2]
+    assert len(said.splitlines()) <= 24
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.req("cron.cli.help")
+async def test_the_version_is_said() -> None:
+    assert (await called("--version")).answer == f"crabtalk-cron {crabtalk_cron.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [("sing",), ("next", "-n", "0"), ("check", "--home", "")])
+@pytest.mark.req("cron.cli.help")
+async def test_words_it_does_not_know_end_in_two(words: tuple[str, ...]) -> None:
+    said = await called(*words)
+    assert (said.code, said.out) == (2, "")
+
+
+@pytest.mark.req("cron.cli.help")
+async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
+    write(home, "".join(cron(number) for number in range(100)))
+    command = f"'{PROGRAM}' next --home '{home}' -n 100 | head -n 1"
+    process = await asyncio.create_subprocess_shell(
+        command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    assert out.startswith(b"0   crab /s0 ")
+    assert err == b""
+
+
+# ── The pages ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("cron.cli.help")
+def test_the_help_on_the_page_is_what_the_commands_print_all_of_it() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert fresh(page) == page, "run python apps/cron/help_pages.py"
+    assert sorted(shown(page)) == sorted(["", *main.commands])
+    stale = page.replace("--help ", "--hilfe ")
+    assert stale != page
+    assert fresh(stale) == page
+
+
+@pytest.mark.req("cron.docs")
+def test_every_file_on_the_page_is_right_and_no_key_is_left_out() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        found = read_entries(block)
+        assert (found.mistakes, found.remarks) == ([], [])
+    keys = set(
+        re.findall(r"`([a-z_]+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)))
+    )
+    assert keys >= KINDS.keys()
+    top = set(tomllib.loads(blocks[1])) | {"cron"}
+    assert top == TOP_KEYS
+
+
+@pytest.mark.req("cron.docs")
+def test_every_schedule_on_the_page_is_one() -> None:
+    page = DOCS.read_text(encoding="utf-8").partition("| schedule | |")[2]
+    rows = page.partition("\n\n")[0].splitlines()[2:]
+    schedules = [word for row in rows for word in re.findall(r"`(.*?)`", row)]
+    assert {word for word in schedules if word.startswith("@")} == set(NICKNAMES)
+    assert len(schedules) > 10
+    for schedule in schedules:
+        Expression.parse(schedule)

@@ -1,0 +1,182 @@
+"""`crabtalk-cron run` as a process: real files, a real clock, real signals, a real daemon."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from apps.cron.tests.command import called, running
+from apps.cron.tests.peer import PATIENCE, Peer, cron, serving, write
+from tests.daemon.served import served
+from tests.model_server import model_server
+
+EVERY_SECOND = "* * * * * *"
+
+
+@pytest.mark.req("cron.program")
+async def test_an_agent_of_a_real_daemon_is_told_and_answers_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with model_server() as model, served(tmp_path, model) as daemon:
+        write(daemon.home, cron(1, EVERY_SECOND, message="!say ahoy"))
+        async with running(daemon.home) as program:
+            await program.until("cron 1 (a message to crab): done")
+            (line,) = (line for line in daemon.log() if line["kind"] == "meta")
+            assert (line["agent"], line["sender"]) == ("crab", "cron")
+            first, second = daemon.kept()[:2]
+            assert (first["role"], first["content"]) == ("user", "!say ahoy")
+            assert second["role"] == "assistant"
+            await daemon.listener.close()
+            await program.until("no daemon answers in")
+            async with served(tmp_path, model):
+                await program.until("cron 1 (a message to crab): done")
+            assert await program.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.req("cron.fire.message")
+async def test_a_skill_is_what_the_agent_is_told(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        skill = daemon.home / "skills" / "tides" / "SKILL.md"
+        skill.parent.mkdir(parents=True)
+        skill.write_text("---\nname: tides\ndescription: Tides.\n---\nIt is low water.\n")
+        await client.reload()
+        write(daemon.home, cron(1, EVERY_SECOND, skill="tides"))
+        async with running(daemon.home) as program:
+            await program.until("cron 1 (/tides to crab): done")
+        assert "It is low water." in str(daemon.kept()[0]["content"])
+
+
+@pytest.mark.req("cron.reload.changes")
+async def test_a_file_is_taken_up_whether_it_is_edited_in_place_or_replaced(home: Path) -> None:
+    peer = Peer()
+    path = write(home, cron(1, "@yearly"))
+    async with serving(peer, home), running(home) as program:
+        # In place, and not one byte longer.
+        with path.open("r+") as file:
+            file.write(cron(1, "@yearly").replace("@yearly", "@hourly"))
+        await program.until("has changed: 1 entries")
+        new = path.with_name("new.toml")
+        new.write_text(cron(2, EVERY_SECOND))
+        new.replace(path)
+        await program.until("has changed: 1 entries")
+        await peer.until(lambda: "/s2" in peer.contents)
+        path.unlink()
+        await program.until("has changed: 0 entries")
+        write(home, cron(3, EVERY_SECOND))
+        await program.until("has changed: 1 entries")
+        await peer.until(lambda: "/s3" in peer.contents)
+    assert "/s1" not in peer.contents
+
+
+@pytest.mark.req("cron.reload.changes")
+async def test_a_change_is_fired_by_within_two_seconds_and_a_tick(home: Path) -> None:
+    peer = Peer()
+    write(home, "")
+    async with serving(peer, home), running(home):
+        before = time.monotonic()
+        write(home, cron(1, EVERY_SECOND))
+        await peer.until(lambda: bool(peer.asked))
+        assert time.monotonic() - before < 3
+
+
+@pytest.mark.req("cron.reload.mistake")
+async def test_a_mistake_is_logged_with_its_line_and_what_ran_goes_on(home: Path) -> None:
+    peer = Peer()
+    path = write(home, cron(1, EVERY_SECOND))
+    async with serving(peer, home), running(home) as program:
+        write(home, "[[cron]]\nid = 1\nschedule = ")
+        line = await program.until("what ran before goes on")
+        assert f"{path}, line 3: " in line
+        count = len(peer.asked)
+        await peer.until(lambda: len(peer.asked) > count)
+
+
+@pytest.mark.req("cron.once.comments")
+async def test_what_is_for_once_is_fired_once_and_comments_stay(home: Path) -> None:
+    peer = Peer()
+    kept = f"# Mine.\n\n# Daily.\n{cron(1, '@yearly')}"
+    path = write(home, f"{kept}# Soon.\n{cron(2, EVERY_SECOND, once=True)}# The end.\n")
+    async with serving(peer, home), running(home) as program:
+        await program.until("cron 2 (/s2 to crab): done")
+        assert path.read_text() == f"{kept}# Soon.\n# The end.\n"
+        write(home, path.read_text() + cron(3, EVERY_SECOND))
+        await peer.until(lambda: peer.contents.count("/s3") == 2)
+        assert await program.end(signal.SIGTERM) == 0
+    assert peer.contents.count("/s2") == 1
+    assert [one.name for one in path.parent.iterdir()] == ["crons.toml"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.req("cron.stop.clean")
+async def test_a_signal_ends_it_at_once_and_without_a_complaint(
+    home: Path, number: signal.Signals
+) -> None:
+    peer = Peer()
+    peer.finish.clear()
+    write(home, cron(1, EVERY_SECOND))
+    async with serving(peer, home), running(home) as program:
+        await program.until("fired")
+        before = time.monotonic()
+        assert await program.end(number) == 0
+        assert time.monotonic() - before < 2
+        assert not any("Traceback" in line or "ERROR" in line for line in program.lines)
+        await peer.until(lambda: peer.at_once == 0)
+        async with running(home) as again:
+            await again.until("fired")
+
+
+@pytest.mark.req("cron.stop.detached")
+async def test_a_turn_that_was_begun_goes_on_when_it_is_stopped(tmp_path: Path) -> None:
+    going = asyncio.Event()
+    may_end = asyncio.Event()
+
+    async def slow(call: object) -> str:
+        going.set()
+        await may_end.wait()
+        return "slept well"
+
+    async with served(tmp_path, tools={"slow": slow}) as daemon:
+        write(daemon.home, cron(1, EVERY_SECOND, message="!tool slow {}"))
+        async with running(daemon.home) as program, asyncio.timeout(PATIENCE):
+            await going.wait()
+            assert await program.end(signal.SIGTERM) == 0
+            may_end.set()
+            while not any("slept well" in str(message) for message in daemon.kept()):
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.req("cron.program")
+async def test_a_second_one_in_the_same_home_says_so_and_ends(home: Path) -> None:
+    async with running(home) as program:
+        said = await called("run", "--home", home)
+        assert said.code == 1
+        pid = program.process.pid
+        assert said.err == (
+            f"crabtalk-cron: cron already runs in {home} (pid {pid}); stop it first\n"
+        )
+        assert await program.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.req("cron.program")
+async def test_one_that_was_killed_is_in_nobodys_way_and_its_leftovers_go(home: Path) -> None:
+    write(home, cron(1, EVERY_SECOND))
+    async with running(home) as program:
+        left = home / "config" / f".crons.toml.{program.process.pid}.new"
+        left.write_text("half")
+        await program.end(signal.SIGKILL)
+    async with running(home):
+        assert not left.exists()
+
+
+@pytest.mark.req("cron.log")
+async def test_what_happens_is_in_the_log_file_and_no_message_is(home: Path) -> None:
+    peer = Peer()
+    write(home, cron(1, EVERY_SECOND, message="the code is 1234"))
+    async with serving(peer, home), running(home) as program:
+        await program.until("done")
+        await program.end(signal.SIGTERM)
+    text = (home / "logs" / "cron.log").read_text()
+    assert "cron 1 (a message to crab): fired" in text
+    assert "1234" not in text

@@ -1,0 +1,39 @@
+"""Cache: the answers of late, the least used forgotten first, none kept past its time."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Cache(Generic[K, V]):
+    def __init__(
+        self, capacity: int, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._capacity = capacity
+        self._seconds = seconds
+        self._clock = clock
+        self._kept: OrderedDict[K, tuple[float, V]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: K) -> V | None:
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        until, value = kept
+        if self._clock() >= until:
+            del self._kept[key]
+            return None
+        self._kept.move_to_end(key)
+        return value
+
+    def put(self, key: K, value: V) -> None:
+        self._kept[key] = (self._clock() + self._seconds, value)
+        self._kept.move_to_end(key)
+        while len(self._kept) > self._capacity:
+            self._kept.popitem(last=False)

@@ -1,0 +1,127 @@
+"""crabtalk-search: the component, and its tools at a terminal."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from . import __version__
+
+if TYPE_CHECKING:
+    from .tools import Tools
+
+T = TypeVar("T")
+
+EXAMPLES = """\b
+Examples:
+  crabtalk-search run
+  crabtalk-search search "tide tables" --page 1
+  crabtalk-search fetch https://example.com --json
+"""
+
+
+@click.group(epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="crabtalk-search", message="%(prog)s %(version)s")
+def main() -> None:
+    """Search the web with several engines at once, and read its pages."""
+
+
+home_option = click.option(
+    "--home",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
+)
+json_option = click.option(
+    "--json", "in_json", is_flag=True, help="One JSON document on standard output."
+)
+
+
+@main.command(epilog=EXAMPLES)
+@home_option
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+def run(home: Path | None, verbose: bool) -> None:
+    """Offer both tools to every agent of the daemon, until Ctrl+C or SIGTERM."""
+    from .component import service
+
+    with complaints():
+        service(home).run(home, verbose=verbose)
+
+
+@main.command()
+@click.argument("query", nargs=-1, required=True)
+@click.option("--page", default=0, help="0 is the first.", show_default=True)
+@home_option
+@json_option
+def search(query: tuple[str, ...], page: int, home: Path | None, in_json: bool) -> None:
+    """Ask all engines. Exits with 1 when none of them answers.
+
+    \b
+    Examples:
+      crabtalk-search search tide tables
+      crabtalk-search search "tide tables" --json
+    """
+    with complaints():
+        answer = use(home, lambda tools: tools.search(" ".join(query), page))
+        from .tools import answer_as_text, as_json
+
+        if in_json or answer.results or not answer.engine_errors:
+            click.echo(as_json(answer) if in_json else answer_as_text(answer))
+        for failure in answer.engine_errors:
+            click.echo(f"crabtalk-search: {failure.engine}: {failure.error}", err=True)
+    if not answer.results and answer.engine_errors:
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("url")
+@home_option
+@json_option
+def fetch(url: str, home: Path | None, in_json: bool) -> None:
+    """Read a page as Markdown.
+
+    \b
+    Examples:
+      crabtalk-search fetch https://example.com
+      crabtalk-search fetch https://example.com --json
+    """
+    with complaints():
+        page = use(home, lambda tools: tools.fetch(url))
+        from .tools import as_json, page_as_text
+
+        click.echo(as_json(page) if in_json else page_as_text(page))
+
+
+def use(home: Path | None, ask: "Callable[[Tools], Awaitable[T]]") -> T:
+    """What the tools answer, as the configuration in `home` has them."""
+    from .component import config_path
+    from .config import load_config, warn_of_unknown
+
+    config = load_config(config_path(home))
+    warn_of_unknown(config)
+
+    async def asked() -> T:
+        from .tools import tools
+
+        async with tools(config) as both:
+            return await ask(both)
+
+    return asyncio.run(asked())
+
+
+@contextmanager
+def complaints() -> Iterator[None]:
+    """What goes wrong is one sentence on stderr and status 1; Ctrl+C is 130."""
+    from .errors import ConfigError, FetchError, SearchError
+
+    try:
+        yield
+    except (ConfigError, FetchError, SearchError) as error:
+        click.echo(f"crabtalk-search: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

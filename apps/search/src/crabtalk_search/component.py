@@ -1,0 +1,74 @@
+"""The component: `search` and `fetch` as tools of an MCP server."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crabtalk.component import McpService, Place
+from crabtalk.transport import default_home
+
+from .config import Config, load_config, warn_of_unknown
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+    from .tools import Tools
+
+NAME = "search"
+DESCRIPTION = "Web search and readable pages for agents"
+
+
+def service(home: Path | None = None) -> McpService:
+    """Raises ConfigError when its configuration cannot be read."""
+    config = load_config(config_path(home))
+    return McpService(NAME, DESCRIPTION, partial(make_server, config))
+
+
+def config_path(home: Path | None) -> Path:
+    return Place(home or default_home(), NAME).config
+
+
+def make_server(config: Config) -> "MCPServer[Tools]":
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver import Context
+    from mcp.types import CallToolResult, TextContent, ToolAnnotations
+
+    from .errors import FetchError, SearchError
+    from .tools import Tools, as_json, tools
+
+    warn_of_unknown(config)
+
+    @asynccontextmanager
+    async def lifespan(_: MCPServer[Tools]) -> AsyncIterator[Tools]:
+        async with tools(config) as both:
+            yield both
+
+    server = MCPServer(NAME, instructions=DESCRIPTION, lifespan=lifespan)
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=True)
+
+    def answer(text: str, *, is_error: bool = False) -> CallToolResult:
+        return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
+
+    @server.tool(annotations=reads)
+    async def search(
+        query: str, context: Context[Tools, object], page: int | None = 0
+    ) -> CallToolResult:
+        """Search the web with several engines at once. Page 0 holds the best results."""
+        both = context.request_context.lifespan_context
+        try:
+            return answer(as_json(await both.search(query, page or 0)))
+        except SearchError as error:
+            return answer(str(error), is_error=True)
+
+    @server.tool(annotations=reads)
+    async def fetch(url: str, context: Context[Tools, object]) -> CallToolResult:
+        """Read a web page as Markdown. Only public http and https addresses."""
+        both = context.request_context.lifespan_context
+        try:
+            return answer(as_json(await both.fetch(url)))
+        except FetchError as error:
+            return answer(str(error), is_error=True)
+
+    return server

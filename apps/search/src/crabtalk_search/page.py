@@ -1,0 +1,109 @@
+"""Page: the readable part of an HTML document, as Markdown.
+
+It runs in a process of its own (`python -m crabtalk_search.page`): a page can be made so that
+parsing it takes minutes or gigabytes, and the parsers are native code. The bounds are the system's.
+"""
+
+import json
+import sys
+
+from html_to_markdown import ConversionOptions, convert
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+from .content import decoded
+
+CPU_SECONDS = 10
+MEMORY = 1024 * 1024 * 1024
+TITLE = 500
+# Not what a page says, but how it looks, moves, and leads elsewhere.
+FURNITURE = "script, style, nav, footer, aside, noscript, svg, iframe, template, [hidden]"
+
+
+def main() -> None:
+    """`page MOST URL [CHARSET]`: a document on stdin, its title and text in JSON on stdout.
+
+    No more than `MOST` characters of text: who asked is not to be flooded either.
+    """
+    most, url, charset = int(sys.argv[1]), sys.argv[2], " ".join(sys.argv[3:]) or None
+    limit_itself()
+    title, content = readable(decoded(sys.stdin.buffer.read(), charset), url)
+    answer = {"title": title[:TITLE], "content": content[:most], "length": len(content)}
+    sys.stdout.write(json.dumps(answer))
+
+
+def limit_itself() -> None:
+    try:
+        import resource
+    except ImportError:  # not on Windows, where the deadline of who asked must do
+        return
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def readable(html: str, url: str) -> tuple[str, str]:
+    """Title and text; links are absolute, pictures are left out."""
+    page = LexborHTMLParser(html)
+    title = title_of(page)
+    for node in page.css(FURNITURE):
+        node.decompose()
+    body = page.body
+    if body is None:
+        return title, ""
+    drop_headers(body)
+    drop_forms(body)
+    part = main_part(body)
+    options = ConversionOptions(
+        skip_images=True, extract_metadata=False, base_url=url, compact_tables=True
+    )
+    return title, (convert(part.html or "", options).content or "").strip()
+
+
+def title_of(page: LexborHTMLParser) -> str:
+    for selector, attribute in (("head > title", None), ('meta[property="og:title"]', "content")):
+        if (node := page.css_first(selector)) is not None:
+            text = node.text() if attribute is None else node.attributes.get(attribute) or ""
+            if text.strip():
+                return " ".join(text.split())
+    heading = page.css_first("h1")
+    return " ".join(heading.text().split()) if heading is not None else ""
+
+
+def drop_headers(body: LexborNode) -> None:
+    """The page's; that of an article is the article's."""
+    for header in body.css("header"):
+        if header.css_first("h1") is None or not is_within(header, "article", "main"):
+            header.decompose()
+
+
+def is_within(node: LexborNode, *tags: str) -> bool:
+    above = node.parent
+    while above is not None:
+        if above.tag in tags:
+            return True
+        above = above.parent
+    return False
+
+
+def drop_forms(body: LexborNode) -> None:
+    """Unless a form holds most of the text: some servers put the whole page into one."""
+    size = len(body.text())
+    for form in body.css("form"):
+        if len(form.text()) * 2 < size:
+            form.decompose()
+        else:
+            form.unwrap()
+
+
+def main_part(body: LexborNode) -> LexborNode:
+    """The element that says it is the content, if it has most of the text."""
+    size = len(body.text())
+    for selector in ("main", "[role=main]", "article"):
+        for node in body.css(selector):
+            if len(node.text()) * 2 >= size:
+                return node
+    return body
+
+
+if __name__ == "__main__":
+    main()

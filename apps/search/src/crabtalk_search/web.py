@@ -1,0 +1,123 @@
+"""Web: how engines are asked. One session, a desktop browser's manners, and bounded answers.
+
+Engines are of our choosing, or of the configuration's; addresses that come from a model are none of
+this module's business (see `fetch`).
+"""
+
+import json
+import random
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+
+from .errors import EngineError
+
+# A page of results has a few hundred kilobytes.
+LARGEST = 2 * 1024 * 1024
+WINDOWS = "Windows NT 10.0; Win64; x64"
+MAC = "Macintosh; Intel Mac OS X 10_15_7"
+LINUX = "X11; Linux x86_64"
+WEBKIT = "AppleWebKit/537.36 (KHTML, like Gecko)"
+SAFARI = "AppleWebKit/605.1.15 (KHTML, like Gecko) Version/26.1 Safari/605.1.15"
+CHROME = f"{WEBKIT} Chrome/142.0.0.0 Safari/537.36"
+DESKTOPS = (
+    f"Mozilla/5.0 ({WINDOWS}) {CHROME}",
+    f"Mozilla/5.0 ({WINDOWS}) {CHROME} Edg/142.0.0.0",
+    f"Mozilla/5.0 ({WINDOWS}; rv:145.0) Gecko/20100101 Firefox/145.0",
+    f"Mozilla/5.0 ({MAC}) {CHROME}",
+    f"Mozilla/5.0 ({MAC}) {SAFARI}",
+    f"Mozilla/5.0 ({MAC.replace('_', '.')}; rv:145.0) Gecko/20100101 Firefox/145.0",
+    f"Mozilla/5.0 ({LINUX}) {CHROME}",
+    f"Mozilla/5.0 ({LINUX}; rv:145.0) Gecko/20100101 Firefox/145.0",
+)
+
+
+class Web:
+    """As a context: a session that asks until it is left. Honours HTTPS_PROXY and its like."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+
+    async def __aenter__(self) -> "Web":
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self._timeout),
+            cookie_jar=aiohttp.DummyCookieJar(),  # one question is not to colour the next
+            trust_env=True,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._session.close()
+
+    async def page(self, url: str, **query: str | int) -> str:
+        """A page of HTML, asked for as a browser would."""
+        headers = {
+            "User-Agent": random.choice(DESKTOPS),  # noqa: S311
+            "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8",
+            "Accept-Language": "en-US,en;q=0.9",
+        }
+        data, charset = await self._ask("GET", url, params=query, headers=headers)
+        return data.decode(charset, "replace")
+
+    async def get_json(
+        self, url: str, *, headers: Mapping[str, str] | None = None, **query: str | int
+    ) -> Any:
+        return await self._json("GET", url, params=query, headers=headers)
+
+    async def post_json(self, url: str, body: object, *, headers: Mapping[str, str]) -> Any:
+        return await self._json("POST", url, json=body, headers=headers)
+
+    async def _json(self, method: str, url: str, **given: Any) -> Any:
+        data, _ = await self._ask(method, url, **given)
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            raise EngineError("it did not answer in JSON; is the address right?") from None
+
+    async def _ask(self, method: str, url: str, **given: Any) -> tuple[bytes, str]:
+        try:
+            async with self._session.request(method, url, **given) as response:
+                if response.status != 200:
+                    raise EngineError(refusal(response.status, response.reason or ""))
+                data = await read_up_to(response, LARGEST)
+                return bytes(data[:LARGEST]), known_charset(response.charset)
+        except TimeoutError:
+            raise EngineError(f"no answer in {self._timeout:g} s") from None
+        except aiohttp.ClientConnectorError as error:
+            raise EngineError(f"cannot connect: {error.strerror or error}") from None
+        except aiohttp.ClientError as error:
+            raise EngineError(str(error) or type(error).__name__) from None
+
+
+async def read_up_to(response: aiohttp.ClientResponse, most: int) -> bytearray:
+    """The body, but no more than one piece beyond `most` bytes of it."""
+    data = bytearray()
+    async for piece in response.content.iter_chunked(64 * 1024):
+        data += piece
+        if len(data) > most:
+            break
+    return data
+
+
+def refusal(status: int, reason: str) -> str:
+    match status:
+        case 401 | 403:
+            return f"it refuses us ({status}); check its key, or leave it out of `engines`"
+        case 202 | 429:
+            return f"it wants us to slow down ({status}); try again in a while"
+    return f"it answered {status} {reason}".rstrip()
+
+
+def known_charset(name: str | None) -> str:
+    try:
+        "".encode(name or "utf-8")
+    except (LookupError, ValueError):
+        return "utf-8"
+    return name or "utf-8"

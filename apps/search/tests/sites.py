@@ -1,0 +1,68 @@
+"""Real sites on loopback, made of one function, and what was asked of them."""
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp import web
+
+PAGES = Path(__file__).with_name("pages")
+
+
+@dataclass
+class Site:
+    port: int = 0
+    asked: list[web.Request] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@asynccontextmanager
+async def serving(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    *,
+    host: str = "127.0.0.1",
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Site]:
+    site = Site()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        site.asked.append(request)
+        return await answer(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, 0, ssl_context=tls).start()
+        site.port = runner.addresses[0][1]
+        yield site
+    finally:
+        await runner.cleanup()
+
+
+def configure(home: Path, site: Site) -> None:
+    """One engine, which is `site`; its pages may be fetched."""
+    (home / "config").mkdir(parents=True, exist_ok=True)
+    (home / "config" / "search.toml").write_text(
+        f'engines = ["searxng"]\n[searxng]\nurl = "{site.url}"\n[fetch]\nallow = ["127.0.0.1"]\n'
+    )
+
+
+def saved(name: str) -> str:
+    return (PAGES / name).read_text("utf-8")
+
+
+def always(
+    text: str, status: int = 200, content_type: str = "text/html"
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(text=text, status=status, content_type=content_type)
+
+    return answer

@@ -1,0 +1,41 @@
+"""The cache: bounded in number and in time."""
+
+import pytest
+
+from crabtalk_search.cache import Cache
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.req("searchapp.cache")
+def test_an_answer_is_kept_for_its_time_and_no_longer() -> None:
+    clock = Clock()
+    cache: Cache[str, int] = Cache(4, 300, clock)
+    cache.put("a", 1)
+    clock.now += 299
+    assert cache.get("a") == 1
+    clock.now += 1
+    assert cache.get("a") is None
+    assert len(cache) == 0
+
+
+@pytest.mark.req("searchapp.cache")
+def test_the_least_used_is_forgotten_first() -> None:
+    cache: Cache[str, int] = Cache(2, 300, Clock())
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert (cache.get("a"), cache.get("b"), cache.get("c")) == (1, None, 3)
+
+
+@pytest.mark.req("searchapp.cache")
+def test_without_capacity_nothing_is_kept() -> None:
+    cache: Cache[str, int] = Cache(0, 300, Clock())
+    cache.put("a", 1)
+    assert cache.get("a") is None

@@ -1,0 +1,180 @@
+"""crabtalk-search as a component: a process with two tools, found by its port file."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.types import TextContent
+
+from apps.search.tests.sites import always, configure, saved, serving
+from crabtalk.component import PortFile
+
+PROGRAM = Path(sys.executable).with_name("crabtalk-search")
+PATIENCE = 20
+
+
+@asynccontextmanager
+async def running(home: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`crabtalk-search run`, from the moment that it can be found."""
+    file = PortFile.of(home, "search")
+    old = file.read()
+    process = await asyncio.create_subprocess_exec(
+        *(PROGRAM, "run", "--home", home), stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while file.read() in (None, old):
+                assert process.returncode is None, await process.communicate()
+                await asyncio.sleep(0.01)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def server(home: Path) -> Client:
+    return Client(f"http://127.0.0.1:{PortFile.of(home, 'search').read()}/mcp")
+
+
+async def called(client: Client, tool: str, **arguments: Any) -> tuple[bool, str]:
+    result = await client.call_tool(tool, arguments)
+    [content] = result.content
+    assert isinstance(content, TextContent)
+    assert result.structured_content is None
+    return bool(result.is_error), content.text
+
+
+@pytest.mark.req("searchapp.tools")
+async def test_its_tools_are_search_and_fetch(home: Path) -> None:
+    async with running(home), server(home) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert tools.keys() == {"search", "fetch"}
+    search, fetch = tools["search"].input_schema, tools["fetch"].input_schema
+    assert search["required"] == ["query"]
+    assert search["properties"].keys() == {"query", "page"}
+    assert search["properties"]["page"]["default"] == 0
+    assert fetch["required"] == ["url"]
+    assert fetch["properties"].keys() == {"url"}
+
+
+@pytest.mark.req("searchapp.search.shape")
+async def test_search_answers_in_the_known_shape(home: Path) -> None:
+    async with serving(always(saved("searxng.json"), content_type="application/json")) as site:
+        configure(home, site)
+        async with running(home), server(home) as client:
+            is_error, text = await called(client, "search", query=" tide  tables", page=None)
+    answer = json.loads(text)
+    elapsed = answer.pop("elapsed_ms")
+    assert isinstance(elapsed, int)
+    assert not is_error
+    assert answer == {
+        "query": "tide tables",
+        "results": [
+            {
+                "title": "Tides",
+                "url": "https://tides.example/",
+                "description": "All the tides.",
+                "engines": ["searxng"],
+                "score": 1.0,
+            },
+            {
+                "title": "The moon",
+                "url": "https://moon.example/",
+                "description": "",
+                "engines": ["searxng"],
+                "score": 0.5,
+            },
+        ],
+        "engine_errors": [],
+    }
+
+
+@pytest.mark.req("searchapp.search.shape")
+async def test_an_engine_that_fails_is_in_the_answer(home: Path) -> None:
+    async with serving(always("no", 500)) as site:
+        configure(home, site)
+        async with running(home), server(home) as client:
+            is_error, text = await called(client, "search", query="tides")
+    assert not is_error
+    answer = json.loads(text)
+    assert answer["results"] == []
+    assert answer["engine_errors"] == [
+        {"engine": "searxng", "error": "it answered 500 Internal Server Error"}
+    ]
+
+
+@pytest.mark.req("searchapp.fetch.shape")
+async def test_fetch_answers_in_the_known_shape(home: Path) -> None:
+    async with serving(always("<title>T</title><p>Wörter</p>")) as site:
+        configure(home, site)
+        async with running(home), server(home) as client:
+            is_error, text = await called(client, "fetch", url=f"{site.url}/x")
+    assert not is_error
+    assert json.loads(text) == {
+        "url": f"{site.url}/x",
+        "title": "T",
+        "content": "Wörter",
+        "content_length": 6,
+    }
+
+
+@pytest.mark.req("searchapp.tools.errors")
+async def test_failures_are_texts_that_begin_as_agents_know_them(home: Path) -> None:
+    async with running(home), server(home) as client:
+        is_error, text = await called(client, "search", query=" ")
+        assert (is_error, text) == (True, "search error: the query is empty: say what to look for")
+        is_error, text = await called(client, "fetch", url="http://127.0.0.1:1/")
+        assert is_error
+        assert text.startswith("fetch error: 127.0.0.1 is not a public address")
+
+
+@pytest.mark.req("searchapp.killed")
+async def test_killed_and_restarted_it_is_found_at_its_new_port(home: Path) -> None:
+    async with serving(always(saved("searxng.json"), content_type="application/json")) as site:
+        configure(home, site)
+        async with running(home) as process:
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+            stale = PortFile.of(home, "search")
+            port = stale.read()
+            assert port is not None
+            assert not stale.is_listening()
+        async with running(home), server(home) as client:
+            assert PortFile.of(home, "search").read() != port
+            is_error, text = await called(client, "search", query="tides")
+    assert not is_error
+    assert json.loads(text)["results"]
+
+
+@pytest.mark.req("searchapp.tools")
+async def test_it_logs_into_the_home_and_warns_of_words_it_does_not_know(home: Path) -> None:
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "search.toml").write_text("engine = 1\n")
+    async with running(home):
+        log = (home / "logs" / "search.log").read_text()
+    assert "engine, which means nothing here" in log
+    assert "search is ready: http://127.0.0.1:" in log
+
+
+@pytest.mark.req("searchapp.config")
+async def test_a_configuration_that_cannot_be_read_is_a_sentence(home: Path) -> None:
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "search.toml").write_text("engines = [")
+    process = await asyncio.create_subprocess_exec(
+        *(PROGRAM, "run"),
+        env={**os.environ, "CRABTALK_HOME": str(home)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 1
+    assert said.startswith(b"crabtalk-search: cannot read ")
+    assert said.count(b"\n") == 1

@@ -1,0 +1,107 @@
+"""Configuration: nothing needed, everything settable, and each mistake a sentence."""
+
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from crabtalk_search.config import FREE, Config, load_config, warn_of_unknown
+from crabtalk_search.errors import ConfigError
+
+
+def loaded(tmp_path: Path, text: str, **environment: str) -> Config:
+    path = tmp_path / "search.toml"
+    path.write_text(text)
+    return load_config(path, environment)
+
+
+@pytest.mark.req("searchapp.config")
+def test_no_file_is_a_working_configuration(tmp_path: Path) -> None:
+    config = load_config(tmp_path / "nowhere.toml", {})
+    assert config == Config()
+    assert config.engines == FREE
+    assert (config.timeout, config.max_results) == (10, 20)
+    assert (config.cache_ttl, config.cache_capacity) == (300, 256)
+    assert config.fetch.timeout == 15
+
+
+@pytest.mark.req("searchapp.config")
+def test_everything_can_be_set(tmp_path: Path) -> None:
+    text = """
+    engines = ["searxng", "bing", "tavily", "bing"]
+    timeout_secs = 2.5
+    max_results = 5
+    cache_ttl_secs = 0
+    cache_capacity = 0
+    [searxng]
+    url = "http://localhost:8888"
+    [tavily]
+    key = "t"
+    [fetch]
+    timeout_secs = 3
+    max_bytes = 1000
+    max_chars = 500
+    max_redirects = 0
+    allow = ["127.0.0.1", "fd00::/8"]
+    """
+    config = loaded(tmp_path, text)
+    assert config.engines == ("searxng", "bing", "tavily")
+    assert config.told == {"searxng": "http://localhost:8888", "tavily": "t"}
+    assert (config.timeout, config.max_results) == (2.5, 5)
+    assert (config.cache_ttl, config.cache_capacity) == (0, 0)
+    fetch = config.fetch
+    assert (fetch.timeout, fetch.max_bytes, fetch.max_chars, fetch.max_redirects) == (
+        3,
+        1000,
+        500,
+        0,
+    )
+    assert fetch.allow == (ip_network("127.0.0.1"), ip_network("fd00::/8"))
+    assert config.unknown == ()
+
+
+@pytest.mark.req("searchapp.engines.configured")
+def test_an_engine_that_was_told_what_it_needs_joins_the_free_ones(tmp_path: Path) -> None:
+    config = loaded(tmp_path, '[searxng]\nurl = "http://s"', BRAVE_API_KEY="k")
+    assert config.engines == (*FREE, "searxng", "brave_api")
+    assert config.told["brave_api"] == "k"
+
+
+@pytest.mark.req("searchapp.config")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("engines = [", "correct it, or move it away"),
+        ('engines = "bing"', "list of texts"),
+        ('engines = ["google"]', "there is no engine 'google'; choose from bing"),
+        ('engines = ["searxng"]', r"searxng needs its url: give \[searxng\] url"),
+        ('engines = ["tavily"]', "or set TAVILY_API_KEY"),
+        ("timeout_secs = 0", "timeout_secs is a number above 0"),
+        ("timeout_secs = nan", "timeout_secs is a number above 0"),
+        ("max_results = true", "max_results is a number above 0"),
+        ("cache_ttl_secs = -1", "a number of at least 0"),
+        ("fetch = 1", r"write \[fetch\]"),
+        ('[fetch]\nallow = ["localhost"]', "is no address: write one such as"),
+        ("[searxng]\nurl = 1", r"searxng\.url is a text"),
+        ("\ud800".encode(errors="surrogatepass").decode("latin-1"), "correct it"),
+    ],
+)
+def test_a_mistake_is_named_with_what_to_write(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        loaded(tmp_path, text)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.req("searchapp.config")
+def test_words_that_mean_nothing_are_ignored_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = loaded(tmp_path, "engine = 1\n[fetch]\ntime_out = 2\n")
+    assert config.unknown == ("engine", "fetch.time_out")
+    warn_of_unknown(config)
+    assert "engine, which means nothing here" in caplog.text
+
+
+@pytest.mark.req("searchapp.config")
+def test_keys_are_not_shown(tmp_path: Path) -> None:
+    assert "s3cret" not in repr(loaded(tmp_path, '[tavily]\nkey = "s3cret"'))

@@ -1,0 +1,168 @@
+"""Metasearch: all engines at once, none waited for beyond its time, none taking down the others."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from crabtalk_search.config import Config
+from crabtalk_search.engines import Engine
+from crabtalk_search.errors import EngineError, SearchError
+from crabtalk_search.hit import Hit
+from crabtalk_search.metasearch import EngineFailure, Metasearch, chosen
+from crabtalk_search.web import Web
+
+
+@dataclass
+class Scripted:
+    """An engine that does what it is told."""
+
+    id: str
+    act: Callable[[str, int], Awaitable[list[Hit]]]
+    has_pages: bool = True
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
+        self.asked.append((query, page))
+        return await self.act(query, page)
+
+
+async def finds(query: str, page: int) -> list[Hit]:
+    return [Hit(query, f"https://{page}.example", "")]
+
+
+async def fails(query: str, page: int) -> list[Hit]:
+    raise EngineError("out of order")
+
+
+async def trips(query: str, page: int) -> list[Hit]:
+    raise KeyError("surprise")
+
+
+async def hangs(query: str, page: int) -> list[Hit]:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def over(*engines: Engine, config: Config | None = None) -> Metasearch:
+    return Metasearch(config or Config(timeout=0.2), Web(1), engines)
+
+
+@pytest.mark.req("searchapp.search.parallel")
+async def test_engines_are_asked_at_once() -> None:
+    together = asyncio.Barrier(3)
+
+    async def waits(query: str, page: int) -> list[Hit]:
+        async with asyncio.timeout(5):
+            await together.wait()
+        return await finds(query, page)
+
+    search = over(*(Scripted(name, waits) for name in "abc"), config=Config(timeout=10))
+    answer = await search.search("tides")
+    assert answer.results[0].engines == ["a", "b", "c"]
+    assert answer.engine_errors == []
+
+
+@pytest.mark.req("searchapp.search.errors")
+async def test_what_is_wrong_with_an_engine_is_reported_beside_what_the_others_found() -> None:
+    search = over(
+        Scripted("a", fails), Scripted("b", finds), Scripted("c", hangs), Scripted("d", trips)
+    )
+    start = time.monotonic()
+    answer = await search.search("tides")
+    assert time.monotonic() - start < 5
+    assert [result.engines for result in answer.results] == [["b"]]
+    assert answer.engine_errors == [
+        EngineFailure("a", "out of order"),
+        EngineFailure("c", "no answer in 0.2 s"),
+        EngineFailure("d", "its answer cannot be read: KeyError: 'surprise'"),
+    ]
+    assert answer.elapsed_ms >= 190
+
+
+@pytest.mark.req("searchapp.search.errors")
+async def test_an_answer_nobody_gave_is_empty_and_says_why() -> None:
+    answer = await over(Scripted("a", fails)).search("tides")
+    assert answer.results == []
+    assert answer.engine_errors == [EngineFailure("a", "out of order")]
+
+
+@pytest.mark.req("searchapp.cache")
+async def test_a_question_asked_again_is_not_passed_on() -> None:
+    engine = Scripted("a", finds)
+    search = over(engine)
+    first = await search.search("tide  tables ")
+    assert await search.search("tide tables") is first
+    await search.search("tide tables", 1)
+    await search.search("other")
+    assert engine.asked == [("tide tables", 0), ("tide tables", 1), ("other", 0)]
+
+
+@pytest.mark.req("searchapp.cache")
+async def test_an_answer_nobody_gave_is_not_kept() -> None:
+    engine = Scripted("a", fails)
+    search = over(engine)
+    await search.search("tides")
+    await search.search("tides")
+    assert len(engine.asked) == 2
+
+
+@pytest.mark.req("searchapp.search.pages")
+async def test_an_engine_without_pages_is_asked_for_the_first_only() -> None:
+    paged, single = Scripted("a", finds), Scripted("b", finds, has_pages=False)
+    search = over(paged, single)
+    assert [r.engines for r in (await search.search("tides", 0)).results] == [["a", "b"]]
+    assert [r.engines for r in (await search.search("tides", 1)).results] == [["a"]]
+    assert single.asked == [("tides", 0)]
+
+
+@pytest.mark.req("searchapp.search.refused")
+@pytest.mark.parametrize(
+    ("query", "page"), [("", 0), (" \n", 0), ("x" * 2001, 0), ("tides", -1), ("tides", 101)]
+)
+async def test_what_cannot_be_asked_is_refused_before_any_engine_is(query: str, page: int) -> None:
+    engine = Scripted("a", finds)
+    with pytest.raises(SearchError, match=":"):
+        await over(engine).search(query, page)
+    assert engine.asked == []
+
+
+@pytest.mark.req("searchapp.search.max_results")
+async def test_twenty_results_are_the_most_by_default() -> None:
+    async def many(query: str, page: int) -> list[Hit]:
+        return [Hit("t", f"https://{n}.example", "") for n in range(50)]
+
+    assert len((await over(Scripted("a", many)).search("tides")).results) == 20
+    short = over(Scripted("a", many), config=Config(max_results=3))
+    assert len((await short.search("tides")).results) == 3
+
+
+@pytest.mark.req("searchapp.search.parallel")
+async def test_cancelled_it_waits_for_no_engine() -> None:
+    left = asyncio.Event()
+
+    async def notices(query: str, page: int) -> list[Hit]:
+        try:
+            return await hangs(query, page)
+        finally:
+            left.set()
+
+    engine = Scripted("a", notices)
+    task = asyncio.ensure_future(over(engine, config=Config(timeout=60)).search("tides"))
+    async with asyncio.timeout(5):
+        while not engine.asked:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    assert left.is_set()
+
+
+@pytest.mark.req("searchapp.engines")
+def test_the_five_free_engines_are_asked_unless_told_otherwise() -> None:
+    free = ["bing", "brave", "duck_duck_go", "mojeek", "wikipedia"]
+    assert [engine.id for engine in chosen(Config())] == free
+    told = {"searxng": "http://s", "brave_api": "k", "tavily": "k"}
+    config = Config(engines=(*told, "ddgs"), told=told)
+    assert [engine.id for engine in chosen(config)] == ["searxng", "brave_api", "tavily", "ddgs"]

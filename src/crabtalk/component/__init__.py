@@ -1,0 +1,36 @@
+"""What a component needs: a program beside the daemon that offers tools and crashes alone.
+
+server = MCPServer("dice")
+
+@server.tool()
+def roll(sides: int = 6) -> int: ...
+
+run_mcp(server)
+"""
+
+from .errors import ComponentError, UnitError
+from .managers import last_lines, manager_here, stop_component
+from .place import Place
+from .port_file import PortFile, port_files
+from .running import run_mcp, serve_mcp
+from .service import McpService, Service
+from .unit import Manager, Runner, Status, Unit
+
+__all__ = [
+    "ComponentError",
+    "Manager",
+    "McpService",
+    "Place",
+    "PortFile",
+    "Runner",
+    "Service",
+    "Status",
+    "Unit",
+    "UnitError",
+    "last_lines",
+    "manager_here",
+    "port_files",
+    "run_mcp",
+    "serve_mcp",
+    "stop_component",
+]

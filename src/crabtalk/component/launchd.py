@@ -1,0 +1,77 @@
+"""launchd: agents of the user who is logged in, as property lists."""
+
+import plistlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crabtalk.transport import replace_file
+
+from .errors import UnitError
+from .unit import Runner, Status, Unit, check, find_unwritable
+
+
+@dataclass(frozen=True, slots=True)
+class Launchd:
+    """`launchctl` in the domain of the user `uid`, and the directory of its agents."""
+
+    run: Runner
+    directory: Path
+    uid: int
+
+    def path(self, unit: Unit) -> Path:
+        return self.directory / f"{unit.label}.plist"
+
+    def render(self, unit: Unit) -> bytes:
+        entry: dict[str, Any] = {
+            "Label": unit.label,
+            "ProgramArguments": list(unit.command),
+            "WorkingDirectory": str(unit.directory),
+            "EnvironmentVariables": dict(unit.environment),
+            "RunAtLoad": True,
+            "KeepAlive": True,
+        }
+        if unit.log is not None:
+            entry |= {"StandardOutPath": str(unit.log), "StandardErrorPath": str(unit.log)}
+        for text in (*unit.command, *unit.environment.values(), *map(str, unit.paths)):
+            if (odd := find_unwritable(text, controls="\t\n")) is not None:
+                raise UnitError(f"launchd cannot read {odd!r}, as in {text!r}; leave it out")
+        return plistlib.dumps(entry)
+
+    def start(self, unit: Unit) -> None:
+        if self.status(unit).state == "running":
+            return
+        self._install(unit)
+
+    def stop(self, unit: Unit) -> None:
+        self._unload(unit)
+        self.path(unit).unlink(missing_ok=True)
+
+    def restart(self, unit: Unit) -> None:
+        self.render(unit)  # before the old one is gone
+        self._unload(unit)
+        self._install(unit)
+
+    def status(self, unit: Unit) -> Status:
+        result = self.run(["launchctl", "print", self._target(unit)])
+        if result.returncode != 0:
+            return Status("absent")
+        if found := re.search(r"^\s*pid = (\d+)$", result.stdout, re.MULTILINE):
+            return Status("running", int(found[1]))
+        code = re.search(r"^\s*last exit code = (\d+)", result.stdout, re.MULTILINE)
+        return Status("failed" if code and int(code[1]) else "stopped")
+
+    def _install(self, unit: Unit) -> None:
+        text = self.render(unit)
+        self._unload(unit)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        replace_file(self.path(unit), text, 0o644)
+        check(["launchctl", "bootstrap", f"gui/{self.uid}", str(self.path(unit))], self.run)
+
+    def _unload(self, unit: Unit) -> None:
+        if self.status(unit).state != "absent":
+            check(["launchctl", "bootout", self._target(unit)], self.run)
+
+    def _target(self, unit: Unit) -> str:
+        return f"gui/{self.uid}/{unit.label}"

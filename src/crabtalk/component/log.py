@@ -1,0 +1,63 @@
+"""A component's log: every record one line, on stderr and in `logs/<name>.log`.
+
+A platform unit may have pointed stderr at that very file, so that nothing a crash prints is lost;
+the lines are then written once.
+"""
+
+import logging
+import os
+import sys
+import time
+from contextlib import suppress
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from .errors import ComponentError
+
+FILE_SIZE = 10 * 1024 * 1024
+OLD_FILES = 3
+# They tell of every request at the level at which components tell of themselves.
+CHATTY = ("mcp", "uvicorn", "sse_starlette", "httpx", "httpx2", "asyncio")
+# Whatever begins a new line somewhere, or commands a terminal.
+CONTROLS = {code: ascii(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+
+
+class OneLine(logging.Formatter):
+    """As the daemon writes its log, in UTC."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-5s %(name)s: %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        seconds, milliseconds = divmod(round(record.created * 1000), 1000)
+        return time.strftime(f"%Y-%m-%dT%H:%M:%S.{milliseconds:03}Z", time.gmtime(seconds))
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).translate(CONTROLS)
+
+
+def start_log(path: Path, *, verbose: bool = False) -> None:
+    """Takes over the logging of this process, whatever a library has set up before."""
+    try:
+        file = RotatingFileHandler(
+            path, maxBytes=FILE_SIZE, backupCount=OLD_FILES, encoding="utf-8"
+        )
+        path.chmod(0o600)
+    except OSError as error:
+        raise ComponentError(f"cannot write {path}: {error.strerror}; move it away") from None
+    handlers: list[logging.Handler] = [file]
+    if not is_stderr(path):
+        handlers.append(logging.StreamHandler())
+    for handler in handlers:
+        handler.setFormatter(OneLine())
+    logging.basicConfig(
+        handlers=handlers, level=logging.DEBUG if verbose else logging.INFO, force=True
+    )
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def is_stderr(path: Path) -> bool:
+    with suppress(OSError, ValueError, AttributeError):
+        return os.path.samestat(os.fstat(sys.stderr.fileno()), path.stat())
+    return False

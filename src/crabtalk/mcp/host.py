@@ -1,0 +1,127 @@
+"""The host: the process that holds the peers, so that neither their SDK nor they touch the daemon.
+
+Started by the daemon as `python -m crabtalk.mcp.host`. It does what standard input says, tells what
+happens on standard output (messages.py), and ends with its parent, taking every server along.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+
+import msgspec
+
+from .messages import (
+    Call,
+    Cancel,
+    Close,
+    FrameError,
+    FromHost,
+    NoResult,
+    Open,
+    Result,
+    ToHost,
+    encode,
+    receive,
+)
+
+PR_SET_PDEATHSIG = 1
+# Bytes the daemon may be behind before we stop reading what it wants of us.
+UNREAD = 64 * 1024 * 1024
+
+
+class Host:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from .host_peer import HostPeer  # the SDK: a second, and most of the memory
+
+        self._new_peer = HostPeer
+        self._reader = reader
+        self._writer = writer
+        self._peers: dict[int, HostPeer] = {}
+        self._calls: dict[int, int] = {}  # to the peer that carries it out
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Until there is nobody to serve."""
+        decoder = msgspec.msgpack.Decoder(ToHost)
+        while (order := await receive(self._reader, decoder)) is not None:
+            self._do(order)
+            await self._writer.drain()
+
+    async def close(self) -> None:
+        closing = [peer.close() for peer in self._peers.values()]
+        await asyncio.gather(*closing, *self._leaving, return_exceptions=True)
+
+    def _do(self, order: ToHost) -> None:
+        match order:
+            case Open():
+                self._peers[order.peer] = self._new_peer(order, self._tell)
+            case Close():
+                if (peer := self._peers.pop(order.peer, None)) is not None:
+                    task = asyncio.ensure_future(peer.close())
+                    self._leaving.add(task)
+                    task.add_done_callback(self._leaving.discard)
+            case Call():
+                if (peer := self._peers.get(order.peer)) is None:
+                    self._tell(NoResult(order.call, "it is not connected", is_unheard=True))
+                else:
+                    peer.call(order)
+                    self._calls[order.call] = order.peer
+            case Cancel():
+                peer = self._peers.get(self._calls.pop(order.call, 0))
+                if peer is not None:
+                    peer.cancel(order.call)
+
+    def _tell(self, message: FromHost) -> None:
+        if isinstance(message, Result | NoResult):
+            self._calls.pop(message.call, None)
+        self._writer.write(encode(message))
+
+
+async def run(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1024 * 1024)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    transport, protocol = await loop.connect_write_pipe(
+        asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", 0)
+    )
+    transport.set_write_buffer_limits(high=UNREAD)
+    host = Host(reader, asyncio.StreamWriter(transport, protocol, None, loop))
+    serving = asyncio.ensure_future(host.serve())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, serving.cancel)
+    with suppress(asyncio.CancelledError, FrameError):
+        await serving
+    await host.close()
+
+
+def main() -> None:
+    die_with_parent()
+    # Were it to crash, the image would hold secrets of every server.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Copies of our own pipes that a parent may have left us: servers would inherit them, and keep
+    # them open when we are gone.
+    os.closerange(3, 4096)
+    # Whatever prints must not be taken for a message.
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    for name in ("mcp", "httpx2", "anyio"):
+        # What goes wrong with a peer is told in its own words; these would be said twice.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # Not uvloop: its child processes inherit copies of each other's pipes, and so never end.
+    asyncio.run(run(descriptor))
+
+
+def die_with_parent() -> None:
+    """A signal that can be answered, so that no server stays behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()

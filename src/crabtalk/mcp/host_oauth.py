@@ -1,0 +1,179 @@
+"""OAuth, in the host: what a server granted is kept in a file of ours, and a person's browser
+brings the answer back to a port on this machine.
+
+The SDK does the protocol. It comes to us only when the server answers that it wants to know who
+we are, and we have no token, or no longer a good one.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthToken,
+)
+from pydantic import AnyUrl, ValidationError
+
+# A person's time to read, log in and agree.
+PATIENCE = 300.0
+LONGEST_REQUEST = 16 * 1024
+PAGE = "<!doctype html><title>crabtalk</title><p>{}</p>"
+
+
+class TokenFile:
+    """Tokens and the client they were given to, as the SDK wants them kept. Mode 0600."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def get_tokens(self) -> OAuthToken | None:
+        try:
+            return OAuthToken.model_validate(self._read().get("tokens"))
+        except ValidationError:
+            return None
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self._put(tokens=tokens.model_dump(mode="json", exclude_none=True))
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        try:
+            return OAuthClientInformationFull.model_validate(self._read().get("client"))
+        except ValidationError:
+            return None
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self._put(client=client_info.model_dump(mode="json", exclude_none=True))
+
+    @property
+    def port(self) -> int:
+        """Where the registered client is answered; 0 when there is none."""
+        client = self._read().get("client")
+        uris = client.get("redirect_uris") if isinstance(client, dict) else None
+        try:
+            return urlsplit(uris[0]).port or 0 if isinstance(uris, list) and uris else 0
+        except (ValueError, TypeError):
+            return 0
+
+    def forget_client(self) -> None:
+        document = self._read()
+        if document.pop("client", None) is not None:
+            self._write(document)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            document = json.loads(self._path.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return document if isinstance(document, dict) else {}
+
+    def _put(self, **values: Any) -> None:
+        self._write({**self._read(), **values})
+
+    def _write(self, document: dict[str, Any]) -> None:
+        from crabtalk.transport import replace_file  # late: it brings the wire along
+
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(self._path, json.dumps(document).encode(), 0o600)
+
+
+class Authorization:
+    """One server's way in. As a context it holds the port that a browser is sent back to; nobody
+    listens there but while a person is asked."""
+
+    def __init__(self, url: str, tokens: Path, ask: Callable[[str], None]) -> None:
+        self._url = url
+        self._file = TokenFile(tokens)
+        self._ask = ask
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._answer: asyncio.Future[AuthorizationCodeResult] | None = None
+
+    def __enter__(self) -> "Authorization":
+        try:
+            self._socket.bind(("127.0.0.1", self._file.port))
+        except OSError:
+            # Somebody else has the port the client was registered with: it is registered anew.
+            self._file.forget_client()
+            self._socket.bind(("127.0.0.1", 0))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def provider(self) -> OAuthClientProvider:
+        port = self._socket.getsockname()[1]
+        return OAuthClientProvider(
+            self._url,
+            OAuthClientMetadata(
+                client_name="crabtalk", redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}/callback")]
+            ),
+            self._file,
+            redirect_handler=self._send_person,
+            callback_handler=self._hear_back,
+        )
+
+    async def _send_person(self, address: str) -> None:
+        self._answer = asyncio.get_running_loop().create_future()
+        self._ask(address)
+
+    async def _hear_back(self) -> AuthorizationCodeResult:
+        assert self._answer is not None  # noqa: S101 - a person is sent first
+        server = await asyncio.start_server(
+            self._serve, sock=self._socket.dup(), limit=LONGEST_REQUEST
+        )
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._answer
+        except TimeoutError:
+            raise OAuthFlowError(f"nobody allowed it within {PATIENCE:g} s") from None
+        finally:
+            server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One page of a browser's. Only an answer to our question is taken for one."""
+        try:
+            async with asyncio.timeout(10):
+                line = (await reader.readline()).decode(errors="replace").split(" ")
+            target = urlsplit(line[1] if len(line) > 1 else "")
+            given = {key: values[0] for key, values in parse_qs(target.query).items()}
+            if target.path != "/callback" or not (given.keys() & {"code", "error"}):
+                status, said = "404 Not Found", "There is nothing here."
+            elif "code" in given:
+                self._hear(given)
+                status, said = "200 OK", "Done. You can close this page."
+            else:
+                self._hear_no(given["error"])
+                status, said = "200 OK", "It was not allowed. You can close this page."
+            body = PAGE.format(said).encode()
+            head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nConnection: close\r\n"
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            await writer.drain()
+        except (TimeoutError, OSError, ValueError):
+            pass  # no browser of ours
+        finally:
+            writer.close()
+
+    def _hear(self, given: dict[str, str]) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(
+                AuthorizationCodeResult(
+                    code=given["code"], state=given.get("state"), iss=given.get("iss")
+                )
+            )
+
+    def _hear_no(self, error: str) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(OAuthFlowError(f"it was not allowed: {error[:200]}"))

@@ -1,0 +1,22 @@
+"""The bounds on peers, so that no server holds up an agent or fills the memory."""
+
+from dataclasses import dataclass
+
+from crabtalk.runtime import require_whole
+
+
+@dataclass(frozen=True, slots=True)
+class McpLimits:
+    # Peers at once; one more is a failure that says so.
+    mcp_peers: int = 256
+    # Seconds for starting a server and hearing what it offers.
+    mcp_connect_seconds: int = 30
+    # Seconds for the answer to a call; each word about its progress begins them anew.
+    mcp_call_seconds: int = 120
+    # Calls at once, of all agents together.
+    mcp_calls: int = 1024
+    # Seconds an agent's first turn waits for servers that are still being connected.
+    mcp_wait_seconds: int = 3
+
+    def __post_init__(self) -> None:
+        require_whole(self)

@@ -1,0 +1,127 @@
+"""How each platform reads a line: written from its manuals, and apart from what writes it."""
+
+import re
+from dataclasses import dataclass
+
+# systemd.syntax(7), the escapes of quoted words.
+SIMPLE = dict(zip("abfnrtvs\\\"'", "\a\b\f\n\r\t\v \\\"'", strict=True))
+
+
+@dataclass(frozen=True)
+class SystemdUnit:
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    values: dict[str, str]
+
+
+def read_systemd(text: str) -> SystemdUnit:
+    """A unit file: continuation lines, comments, quotes, escapes, specifiers, variables."""
+    values: dict[str, str] = {}
+    for line in text.replace("\\\n", " ").split("\n"):
+        if line.strip() and line.lstrip()[0] not in "#;[":
+            name, _, value = line.partition("=")
+            assert name not in values
+            values[name] = value.strip()
+    program, *arguments = systemd_words(values["ExecStart"])
+    assert program.startswith("/")
+    assert not re.search(r"""["'\\]""", program)
+    environment = dict(word.split("=", 1) for word in systemd_words(values["Environment"]))
+    return SystemdUnit(
+        (specified(program), *(expanded(specified(word)) for word in arguments)),
+        {name: specified(value) for name, value in environment.items()},
+        {name: specified(value) for name, value in values.items() if name != "ExecStart"},
+    )
+
+
+def systemd_words(line: str) -> list[str]:
+    words, at = [], 0
+    while at < len(line):
+        if line[at] in " \t":
+            at += 1
+            continue
+        word = ""
+        quote = ""
+        while at < len(line) and (quote or line[at] not in " \t"):
+            character = line[at]
+            if character == "\\":
+                piece, at = systemd_escape(line, at + 1)
+                word += piece
+                continue
+            if character == quote:
+                quote = ""
+            elif not quote and character in "\"'":
+                quote = character
+            else:
+                word += character
+            at += 1
+        assert not quote, "an unbalanced quote"
+        words.append(word)
+    return words
+
+
+def systemd_escape(line: str, at: int) -> tuple[str, int]:
+    if line[at] == "x":
+        return chr(int(line[at + 1 : at + 3], 16)), at + 3
+    return SIMPLE[line[at]], at + 1
+
+
+def specified(text: str) -> str:
+    """Specifiers: only `%%` stands for something that is known here."""
+    assert not re.search(r"%(?!%)", text.replace("%%", "")), text
+    return text.replace("%%", "%")
+
+
+def expanded(text: str) -> str:
+    """Variables: `$$` is `$`; any other `$` would be replaced."""
+    assert "$" not in text.replace("$$", ""), text
+    return text.replace("$$", "$")
+
+
+def shown_words(line: str) -> list[str]:
+    """A command line as systemd shows it: bare words, and quoted ones with shell and C escapes."""
+    words = re.findall(r'"((?:[^"\\]|\\.)*)"|(\S+)', line)
+    return [bare or unescaped(quoted) for quoted, bare in words]
+
+
+def unescaped(text: str) -> str:
+    def replaced(found: re.Match[str]) -> str:
+        code = found[1]
+        if code[0] == "x":
+            return chr(int(code[1:], 16))
+        if code.isdigit():
+            return chr(int(code, 8))
+        return SIMPLE.get(code, code)
+
+    return re.sub(r"\\(x[0-9a-f]{2}|[0-7]{3}|.)", replaced, text)
+
+
+def command_line_to_argv(line: str) -> list[str]:
+    """As Microsoft's C runtime splits a command line that begins with arguments."""
+    words: list[str] = []
+    word, is_quoted, is_word, at = "", False, False, 0
+    while at < len(line):
+        slashes = len(line[at:]) - len(line[at:].lstrip("\\"))
+        at += slashes
+        if line[at : at + 1] == '"':
+            word += "\\" * (slashes // 2)
+            is_word = True
+            if slashes % 2:
+                word += '"'
+            elif is_quoted and line[at + 1 : at + 2] == '"':
+                word += '"'
+                at += 1
+            else:
+                is_quoted = not is_quoted
+            at += 1
+            continue
+        if slashes:
+            word, is_word = word + "\\" * slashes, True
+            continue
+        if line[at] in " \t" and not is_quoted:
+            if is_word:
+                words.append(word)
+            word, is_word = "", False
+        else:
+            word, is_word = word + line[at], True
+        at += 1
+    return [*words, word] if is_word else words

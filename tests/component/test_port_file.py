@@ -1,0 +1,116 @@
+"""Port files: what readers see of components, and of those that are no more."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from crabtalk.component import ComponentError, PortFile, port_files
+
+
+@pytest.fixture
+def run(home: Path) -> Path:
+    directory = home / "run"
+    directory.mkdir(parents=True)
+    return directory
+
+
+@pytest.mark.req("component.port_file")
+def test_it_is_there_exactly_while_it_is_published(home: Path, run: Path) -> None:
+    file = PortFile.of(home, "dice")
+    with file.published(4711):
+        assert (run / "dice.port").read_bytes() == b"4711\n"
+        assert file.read() == 4711
+    assert not file.path.exists()
+
+
+@pytest.mark.req("component.port_file")
+def test_a_reader_never_sees_half_of_it(home: Path, run: Path) -> None:
+    file = PortFile.of(home, "dice")
+    seen: set[bytes] = set()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            if file.path.exists():
+                try:
+                    seen.add(file.path.read_bytes())
+                except FileNotFoundError:
+                    continue
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for port in (1, 65535) * 50:
+            with file.published(port):
+                pass
+    finally:
+        done.set()
+        reader.join()
+    assert seen <= {b"1\n", b"65535\n"}
+
+
+@pytest.mark.req("component.port_file.removed")
+def test_one_that_became_somebody_elses_stays(home: Path, run: Path) -> None:
+    file = PortFile.of(home, "dice")
+    with file.published(4711):
+        file.path.write_text("4712\n")
+    assert file.read() == 4712
+
+
+@pytest.mark.req("component.port_file.removed")
+def test_it_goes_when_what_it_stands_for_fails(home: Path, run: Path) -> None:
+    file = PortFile.of(home, "dice")
+    with pytest.raises(ZeroDivisionError), file.published(4711):
+        _ = 1 / 0
+    assert not file.path.exists()
+
+
+@pytest.mark.req("component.port_file.read")
+@pytest.mark.parametrize(
+    ("text", "port"),
+    [
+        (b"80", 80),
+        (b" 80\r\n", 80),
+        (b"65535\n", 65535),
+        (b"65536\n", None),
+        (b"0\n", None),
+        (b"-1\n", None),
+        (b"", None),
+        (b"80 81\n", None),
+        ("\N{ARABIC-INDIC DIGIT ONE}".encode(), None),
+        (b"\xff\xfe", None),
+        (b"9" * 100, None),
+    ],
+)
+def test_what_is_no_port_is_read_as_none(
+    home: Path, run: Path, text: bytes, port: int | None
+) -> None:
+    (run / "dice.port").write_bytes(text)
+    assert PortFile.of(home, "dice").read() == port
+
+
+@pytest.mark.req("component.port_file.stale")
+def test_a_file_whose_port_nobody_listens_on_is_told_from_a_live_one(home: Path, run: Path) -> None:
+    file = PortFile.of(home, "dice")
+    assert not file.is_listening()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        file.path.write_text(f"{server.getsockname()[1]}\n")
+        assert file.is_listening()
+    assert not file.is_listening()
+
+
+@pytest.mark.req("component.port_file.read")
+def test_all_components_are_found_and_the_daemon_is_not_one(home: Path, run: Path) -> None:
+    assert port_files(home / "nowhere") == []
+    for name in ("search.port", "dice.port", "crabtalk.port", ".dice.port.7.new", "dice.lock"):
+        (run / name).write_text("1\n")
+    assert [file.name for file in port_files(home)] == ["dice", "search"]
+
+
+@pytest.mark.req("component.name")
+@pytest.mark.parametrize("name", ["", "..", "a/b", "A", "a b", "crabtalk", "-a", "x" * 65, "a\n"])
+def test_no_name_leads_out_of_the_directory(home: Path, name: str) -> None:
+    with pytest.raises(ComponentError, match="take"):
+        PortFile.of(home, name)

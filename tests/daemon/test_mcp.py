@@ -1,0 +1,569 @@
+"""MCP servers as clients and agents meet them: through the socket, with real server processes."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crabtalk.client import Client, connect
+from crabtalk.daemon.feed import FeedLimits
+from crabtalk.daemon.mcp_feed import McpFeed
+from crabtalk.mcp import Happened, Peer, Status
+from crabtalk.protocol import wire
+from crabtalk.runtime import Clock, ToolDispatch
+from tests.daemon.served import (
+    CONFIG,
+    PATIENCE,
+    Served,
+    Tools,
+    becomes,
+    called,
+    calling,
+    refused,
+    served,
+    told,
+    until,
+)
+from tests.daemon.test_images import seen
+from tests.daemon.test_process import daemon as process
+from tests.mcp.test_http import running
+from tests.mcp.tiny import png
+from tests.mcp.world import TINY, children, is_alive
+
+PROMPT = 'prompt = "You are crab."\n'
+ENDED = (wire.MCP_EVENT_KIND_CONNECTED, wire.MCP_EVENT_KIND_FAILED)
+
+
+def declared(name: str, *options: str, **settings: Any) -> str:
+    """A server in an agent's file."""
+    lines = ["[[mcps]]", f'name = "{name}"']
+    for key, value in (server(name, *options) | settings).items():
+        if key != "name":
+            lines.append(f"{key} = {inline(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def server(name: str, *options: str) -> dict[str, Any]:
+    """The same, as a client writes it."""
+    return {"name": name, "command": sys.executable, "args": ["-S", str(TINY), *options]}
+
+
+def inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {json.dumps(v)}" for key, v in value.items()) + " }"
+    return json.dumps(value)
+
+
+def offered(daemon: Served, number: int = -1) -> list[str]:
+    """The tools a model was shown."""
+    return [tool["function"]["name"] for tool in daemon.model.requests[number]["tools"]]
+
+
+async def text_of(client: Client, agent: str, tool: str, text: str = "") -> str:
+    (result,) = await called(client, agent, [(tool, {"text": text})])
+    assert not result.is_error, result.output
+    return result.output
+
+
+async def heard(client: Client, *wanted: tuple[str, str, int]) -> list[wire.McpEventMsg]:
+    """What is told until all of these were: agent, name and kind of each."""
+    found: list[wire.McpEventMsg] = []
+    missing = set(wanted)
+    async with asyncio.timeout(PATIENCE), aclosing(client.subscribe_mcp_events()) as events:
+        while missing:
+            event = await anext(events)
+            found.append(event)
+            missing.discard((event.agent, event.name, event.kind))
+    return found
+
+
+# ── Tools ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.tools")
+@pytest.mark.req("mcp.wait")
+async def test_a_tool_of_a_server_is_a_tool_of_the_agent_that_declares_it(tmp_path: Path) -> None:
+    """Also in the first turn after a start: it waits a moment for servers that start."""
+    agents = {"crab": PROMPT + declared("beach"), "twin": PROMPT}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        assert await text_of(client, "crab", "echo", "hello") == "hello"
+        (tool,) = [
+            tool["function"]
+            for tool in daemon.model.requests[0]["tools"]
+            if tool["function"]["name"] == "echo"
+        ]
+        assert tool["description"] == "Does echo."
+        assert tool["parameters"]["properties"] == {"text": {"type": "string"}}
+        (result,) = await called(client, "twin", [("echo", {})])
+        assert "echo" not in offered(daemon)
+        assert (result.output, result.is_error) == ("tool not registered: echo", True)
+
+
+@pytest.mark.req("mcp.results")
+@pytest.mark.req("mcp.errors")
+async def test_what_servers_answer_reaches_the_agent_and_failures_have_prefixes(
+    tmp_path: Path,
+) -> None:
+    agents = {"crab": PROMPT + declared("beach")}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        results = await called(
+            client,
+            "crab",
+            [
+                ("fail", {}),
+                ("refuse", {}),
+                ("echo", "[1]"),
+                ("echo", '{"text": "\\ud800"}'),
+                ("picture", {"text": "9000"}),
+                ("mcp", {"name": "echo", "args": '{"text": "by way of mcp"}'}),
+                ("mcp", {"name": "swim"}),
+                ("beach__echo", {"text": "in full"}),
+            ],
+        )
+        assert [(result.output, result.is_error) for result in results[:3]] == [
+            ("mcp tool error: no shells left", True),
+            ("mcp call failed: that is no beach", True),
+            ("invalid arguments: they must be a JSON object", True),
+        ]
+        assert results[3].output.startswith("invalid arguments: ")
+        assert results[4].output == "look:\n[image: png, 9000x1 pixels, too large to be shown]"
+        assert [(result.output, result.is_error) for result in results[5:]] == [
+            ("by way of mcp", False),
+            ("tool not available: swim", True),
+            ("in full", False),
+        ]
+        assert "mcp" not in offered(daemon)
+        (listed,) = await called(client, "crab", [("mcp", {"name": ""})])
+        assert "echo: Does echo.\n" in listed.output
+        await client.send("crab", calling([("picture", {})]), sender="viewer")
+        assert seen(daemon.model.requests[-1]) == [png(2, 1)]
+
+
+@pytest.mark.req("mcp.crash")
+async def test_a_server_that_crashes_in_a_call_fails_the_call_and_not_the_turn(
+    tmp_path: Path,
+) -> None:
+    agents = {"crab": PROMPT + declared("beach")}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        crashed, echoed = await called(
+            client, "crab", [("crash", {})], [("bash", {"command": ":"})]
+        )
+        assert crashed.output.startswith("mcp call failed: its process ended with status 3")
+        assert not echoed.is_error
+        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+        assert await text_of(client, "crab", "echo", "back") == "back"
+
+
+@pytest.mark.req("mcp.cancel")
+async def test_killing_a_run_cancels_its_call_at_the_server(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    agents = {"crab": PROMPT + declared("beach", "--record", str(record))}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        stream = client.stream("crab", calling([("wait", {})]))
+        await until(stream, wire.ToolStartEvent)
+        await becomes(lambda: record.exists() and '"wait"' in record.read_text())
+        async with daemon.client() as other:
+            await other.kill("crab")
+        await becomes(lambda: "notifications/cancelled" in record.read_text())
+        await told(stream)
+        assert await text_of(client, "crab", "echo", "and on") == "and on"
+
+
+@pytest.mark.req("mcp.tools.turn")
+@pytest.mark.req("mcp.tools.changed")
+async def test_a_turn_keeps_the_tools_it_began_with_and_the_next_has_the_new_ones(
+    tmp_path: Path,
+) -> None:
+    agents = {"crab": PROMPT + declared("beach")}
+    known: list[Peer] = []
+
+    async def watch(call: ToolDispatch) -> str:
+        await becomes(lambda: any(tool.name == "extra" for tool in known[0].tools))
+        return "it has changed"
+
+    hooks = {"test": Tools(watch=watch)}
+    async with served(tmp_path, agents=agents, hooks=hooks) as daemon, daemon.client() as client:
+        known += [peer for _, peer in daemon.daemon.mcp.states()]
+        _, watched = await called(client, "crab", [("more", {})], [("watch", {})])
+        assert watched.output == "it has changed"
+        assert offered(daemon, 0) == offered(daemon, 1) == offered(daemon, 2)
+        assert "extra" not in offered(daemon)
+        await client.send("crab", "!say and now?")
+        assert "extra" in offered(daemon)
+
+
+# ── Bounds ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.scope")
+async def test_a_whitelist_holds_for_tools_of_servers_by_either_name(tmp_path: Path) -> None:
+    agents = {
+        "crab": PROMPT + 'tools = ["echo", "sand__pid"]\n' + declared("beach") + declared("sand"),
+        "twin": PROMPT + 'skills = ["swim"]\n' + declared("beach"),
+    }
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        calls = [("echo", {"text": "yes"}), ("sand__pid", {}), ("pid", {}), ("beach__pid", {})]
+        results = await called(client, "crab", calls)
+        assert offered(daemon) == ["echo", "sand__pid"]
+        assert [result.is_error for result in results] == [False, False, True, True]
+        assert results[2].output == "tool not available: pid"
+        prompt = daemon.model.requests[0]["messages"][0]["content"]
+        assert "mcp servers: beach, sand" in prompt
+        # Declared is allowed, whatever skills an agent is kept to.
+        assert await text_of(client, "twin", "echo", "yes") == "yes"
+
+
+@pytest.mark.req("mcp.approval")
+async def test_a_pattern_can_ask_before_every_tool_of_every_server(tmp_path: Path) -> None:
+    agents = {
+        "crab": PROMPT + 'approve = ["mcp:*"]\n' + declared("beach"),
+        "twin": PROMPT + 'approve = ["beach__p*"]\n' + declared("beach"),
+    }
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        script = calling([("echo", {"text": "one"}), ("bash", {"command": ":"})])
+        stream = client.stream("crab", script)
+        asked = await until(stream, wire.AskUserEvent)
+        assert [question.header for question in asked.questions] == ["echo"]
+        async with daemon.client() as other:
+            await other.reply_to_ask("crab", "always here")
+        results = [e for e in await told(stream) if isinstance(e, wire.ToolResultEvent)]
+        assert not any(result.is_error for result in results)
+        again = await called(client, "crab", [("beach__echo", {"text": "two"})])
+        assert [result.output for result in again] == ["two"], "it is the same tool"
+        stream = client.stream("twin", calling([("pid", {})]))
+        await until(stream, wire.AskUserEvent)
+        async with daemon.client() as other:
+            await other.reply_to_ask("twin", "no")
+        (result,) = [e for e in await told(stream) if isinstance(e, wire.ToolResultEvent)]
+        assert result.output == "permission denied: the user said no"
+
+
+@pytest.mark.req("mcp.names.built_in")
+async def test_a_server_cannot_take_the_place_of_a_tool_of_ours(tmp_path: Path) -> None:
+    agents = {"crab": PROMPT + declared("beach", "--tools", "bash,swim")}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        ours, theirs, swim = await called(
+            client, "crab", [("bash", {"command": "echo ours"}), ("beach__bash", {}), ("swim", {})]
+        )
+        assert "ours" in ours.output
+        assert (theirs.output, swim.output) == ("bash", "swim")
+        assert {"bash", "beach__bash", "swim"} <= set(offered(daemon))
+
+
+@pytest.mark.req("mcp.env")
+async def test_what_config_adds_to_the_environment_reaches_servers_started_later(
+    tmp_path: Path,
+) -> None:
+    config = CONFIG + '[env]\nBEACH = "north"\n'
+    agents = {"crab": PROMPT + declared("beach"), "twin": PROMPT + declared("b", "--any", "x")}
+    async with (
+        served(tmp_path, agents=agents, config=config, hooks={}) as daemon,
+        daemon.client() as client,
+    ):
+        assert await text_of(client, "crab", "variable", "BEACH") == "north"
+        daemon.configure((daemon.home / "config.toml").read_text().replace("north", "south"))
+        await client.reload()
+        await client.upsert_mcp("crab", server("sand", "--any", "y"))
+        assert await text_of(client, "crab", "beach__variable", "BEACH") == "north"
+        assert await text_of(client, "crab", "sand__variable", "BEACH") == "south"
+        daemon.configure((daemon.home / "config.toml").read_text().replace('"south"', "7"))
+        assert await refused(client.reload()) == 500
+
+
+# ── Requests ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.list")
+@pytest.mark.req("mcp.secrets")
+async def test_servers_are_listed_with_their_state_and_without_their_secrets(
+    tmp_path: Path,
+) -> None:
+    agents = {
+        "crab": PROMPT + declared("beach", env={"SECRET": "a-secret-shell"}),
+        "twin": PROMPT + declared("dead", "--die", auto_restart=False),
+    }
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        await heard(client, ("crab", "beach", ENDED[0]), ("twin", "dead", ENDED[1]))
+        beach, dead = (await client.list_mcps()).mcps
+        assert (beach.name, beach.source, beach.status) == ("beach", "crab", wire.CONNECTED)
+        assert (beach.command, list(beach.args)) == (sys.executable, ["-S", str(TINY)])
+        assert (dict(beach.env), beach.auth) == ({"SECRET": "********"}, "")
+        assert beach.tool_count > 5
+        assert (dead.status, dead.auto_restart, dead.tool_count) == (wire.FAILED, False, 0)
+        assert dead.error.startswith("its process ended with status 7 (stderr: ")
+        assert [one.name for one in (await client.list_mcps("twin")).mcps] == ["dead"]
+        assert await refused(client.list_mcps("squid")) == 404
+
+
+@pytest.mark.req("mcp.upsert")
+@pytest.mark.req("mcp.secrets")
+async def test_servers_are_added_changed_and_taken_away_in_the_agents_file(
+    tmp_path: Path,
+) -> None:
+    file = "# My crab.\n" + PROMPT + "\n# Knows the beach.\n" + declared("beach")
+    async with (
+        served(tmp_path, agents={"crab": file}, hooks={}) as daemon,
+        daemon.client() as client,
+    ):
+        path = daemon.agent_file("crab")
+        made = await client.upsert_mcp(
+            "crab", server("sand", "--any", "1") | {"env": {"TOKEN": "s3cret-token"}}
+        )
+        assert (made.name, made.source, dict(made.env)) == ("sand", "crab", {"TOKEN": "********"})
+        assert path.read_text().startswith(file)
+        assert "s3cret-token" in path.read_text()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert await text_of(client, "crab", "sand__variable", "TOKEN") == "s3cret-token"
+        # As a client has it: what it did not change comes back masked.
+        masked = {"name": "sand", "command": made.command, "args": [*made.args, "--banner"]}
+        await client.upsert_mcp("crab", masked | {"env": dict(made.env)})
+        await heard(client, ("crab", "sand", wire.MCP_EVENT_KIND_CONNECTED))
+        assert await text_of(client, "crab", "sand__variable", "TOKEN") == "s3cret-token"
+        await client.delete_mcp("crab", "sand")
+        assert path.read_text().strip() == file.strip()
+        assert [one.name for one in (await client.list_mcps()).mcps] == ["beach"]
+        refusals = [
+            (client.upsert_mcp("squid", server("x")), 404),
+            (client.upsert_mcp("crab", {"name": "x"}), 400),
+            (client.upsert_mcp("crab", "not JSON"), 400),
+            (client.upsert_mcp("crab", server("x") | {"env": {"T": "********"}}), 400),
+            (client.delete_mcp("crab", "sand"), 404),
+            (client.delete_mcp("squid", "beach"), 404),
+        ]
+        assert [await refused(request) for request, _ in refusals] == [c for _, c in refusals]
+        assert path.read_text().strip() == file.strip()
+
+
+@pytest.mark.req("mcp.events")
+async def test_whoever_subscribes_hears_how_servers_are_and_then_what_happens(
+    tmp_path: Path,
+) -> None:
+    agents = {"crab": PROMPT + declared("beach"), "twin": PROMPT}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+        async with daemon.client() as other, aclosing(other.subscribe_mcp_events()) as events:
+            first = await next_of(events)
+            assert (first.kind, first.agent, first.name) == (
+                wire.MCP_EVENT_KIND_CONNECTED,
+                "crab",
+                "beach",
+            )
+            assert "echo" in first.tools
+            assert first.timestamp.endswith("Z")
+            await client.upsert_mcp("twin", server("dead", "--die") | {"auto_restart": False})
+            later = [await next_of(events) for _ in range(2)]
+            await client.delete_mcp("crab", "beach")
+            later.append(await next_of(events))
+        assert [(e.agent, e.name, e.kind) for e in later] == [
+            ("twin", "dead", wire.MCP_EVENT_KIND_CONNECTING),
+            ("twin", "dead", wire.MCP_EVENT_KIND_FAILED),
+            ("crab", "beach", wire.MCP_EVENT_KIND_DISCONNECTED),
+        ]
+        assert "status 7" in later[1].error
+        await becomes(lambda: len(daemon.daemon.mcp_feed) == 0)
+
+
+async def next_of(events: AsyncGenerator[wire.McpEventMsg, None]) -> wire.McpEventMsg:
+    async with asyncio.timeout(PATIENCE):
+        return await anext(events)
+
+
+@pytest.mark.req("mcp.events.bounded")
+async def test_a_subscriber_that_falls_behind_keeps_the_latest(tmp_path: Path) -> None:
+    feed = McpFeed(FeedLimits(feeds=1, feed_events=2), Clock())
+    events = feed.subscribe([Happened(Status.CONNECTING, "crab", "first")])
+    assert (await anext(events)).name == "first"
+    for number in range(100):
+        feed.publish(Happened(Status.CONNECTED, "crab", str(number)))
+    assert [(await anext(events)).name for _ in range(2)] == ["98", "99"]
+    with pytest.raises(Exception, match="1 feeds are open already; close one"):
+        await anext(feed.subscribe([]))
+    await events.aclose()
+    assert len(feed) == 0
+
+
+@pytest.mark.req("mcp.rename")
+@pytest.mark.req("mcp.reload")
+async def test_neither_a_rename_nor_a_reload_starts_a_server_anew(tmp_path: Path) -> None:
+    agents = {"crab": PROMPT, "twin": PROMPT + declared("beach")}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        pid = await text_of(client, "twin", "pid")
+        await client.rename_agent("twin", "hermit")
+        assert await text_of(client, "hermit", "pid") == pid
+        await client.reload()
+        assert await text_of(client, "hermit", "pid") == pid
+        file = daemon.agent_file("hermit")
+        file.write_text(file.read_text() + declared("sand", "--tools", "dig"))
+        await client.reload()
+        await heard(client, ("hermit", "sand", wire.MCP_EVENT_KIND_CONNECTED))
+        assert await text_of(client, "hermit", "dig") == "dig"
+        assert await text_of(client, "hermit", "pid") == pid
+        await client.delete_agent("hermit")
+        await becomes(lambda: not is_alive(int(pid)))
+
+
+@pytest.mark.req("mcp.reload")
+async def test_a_reload_tries_servers_again_that_failed(tmp_path: Path) -> None:
+    go = tmp_path / "bin"
+    agents = {"crab": PROMPT + f'[[mcps]]\nname = "b"\ncommand = "{go}"\nauto_restart = false\n'}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        await heard(client, ("crab", "b", wire.MCP_EVENT_KIND_FAILED))
+        go.write_text(f'#!/bin/sh\nexec {sys.executable} -S {TINY} "$@"\n')
+        go.chmod(0o700)
+        await client.reload()
+        await heard(client, ("crab", "b", wire.MCP_EVENT_KIND_CONNECTED))
+
+
+# ── Components ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.ports")
+@pytest.mark.req("mcp.ports.scope")
+async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_again(
+    tmp_path: Path,
+) -> None:
+    agents = {"crab": PROMPT, "twin": PROMPT + 'tools = ["bash"]\n'}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        file = daemon.home / "run" / "beach.port"
+        with running() as component:
+            file.write_text(f"{component.port}\n")
+            await heard(client, ("", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+            (sum_,) = await called(client, "crab", [("add", {"a": 1, "b": 2})])
+            assert sum_.output == "3"
+            (found,) = (await client.list_mcps()).mcps
+            assert (found.name, found.source, found.source_kind) == ("beach", "", wire.EXTERNAL)
+            (denied,) = await called(client, "twin", [("add", {"a": 1, "b": 2})])
+            assert (denied.output, denied.is_error) == ("tool not registered: add", True)
+            component.kill()
+        with running() as component:
+            async with aclosing(client.subscribe_mcp_events()) as events:
+                await next_of(events)
+                file.write_text(f"{component.port}\n")
+                while (await next_of(events)).kind != wire.MCP_EVENT_KIND_CONNECTED:
+                    pass
+            (sum_,) = await called(client, "crab", [("add", {"a": 2, "b": 2})])
+            assert sum_.output == "4"
+
+
+# ── Older files ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.migration")
+async def test_servers_of_a_common_table_are_moved_to_the_agents_that_name_them(
+    tmp_path: Path,
+) -> None:
+    line = server("beach")
+    table = f'[mcps.beach]\ncommand = "{line["command"]}"\nargs = {json.dumps(line["args"])}\n'
+    config = f'# Mine.\n{CONFIG}\n{table}\n[mcps.unused]\ncommand = "x"\n'
+    agents = {
+        "crab": f'# A crab.\n{PROMPT}mcps = ["beach"]  # the usual\nthinking = false\n',
+        "twin": f'{PROMPT}mcps = ["gone"]\n',
+        "owl": PROMPT,
+    }
+    async with (
+        served(tmp_path, agents=agents, config=config, hooks={}) as daemon,
+        daemon.client() as client,
+    ):
+        assert await text_of(client, "crab", "echo", "moved") == "moved"
+        assert "# A crab.\n" in daemon.agent_file("crab").read_text()
+        problems = (await client.get_stats()).problems
+        assert any("names the MCP servers gone" in problem for problem in problems)
+        assert "[mcps.beach]" in (daemon.home / "config.toml").read_text(), "twin needs help first"
+        daemon.agent_file("twin").write_text(PROMPT + 'mcps = ["beach", "unused"]\n')
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        names = [(one.source, one.name) for one in (await client.list_mcps()).mcps]
+        assert names == [("crab", "beach"), ("twin", "beach"), ("twin", "unused")]
+        left = (daemon.home / "config.toml").read_text()
+        assert left.startswith("# Mine.\n")
+        assert "\n# [mcps.beach]\n" in left
+        assert "mcps" not in await daemon.daemon.storage.config()
+        assert (await client.get_stats()).problems == []
+
+
+# ── The process ─────────────────────────────────────────────────────────────────────────────────
+
+
+def prepare(home: Path, **agents: str) -> None:
+    (home / "agents").mkdir(mode=0o700, parents=True)
+    home.chmod(0o700)
+    for name, text in agents.items():
+        (home / "agents" / f"{name}.toml").write_text(text)
+
+
+@pytest.mark.req("mcp.host.late")
+async def test_a_daemon_without_servers_has_no_host_and_none_of_the_sdk(home: Path) -> None:
+    prepare(home, crab=PROMPT)
+    async with (
+        process(home, "--tcp", "off") as daemon,
+        connect(home=home, timeout=PATIENCE) as client,
+    ):
+        assert list((await client.list_mcps()).mcps) == []
+        assert children(daemon.process.pid) == []
+        mapped = Path(f"/proc/{daemon.process.pid}/maps").read_text()
+        assert "pydantic_core" not in mapped
+
+
+@pytest.mark.req("mcp.start")
+async def test_twenty_servers_that_take_their_time_do_not_delay_the_first_pong(home: Path) -> None:
+    servers = "".join(declared(f"b{n}", "--until", f"/nowhere/{n}") for n in range(20))
+    prepare(home, crab=PROMPT + servers)
+    async with (
+        process(home, "--tcp", "off") as daemon,
+        connect(home=home, timeout=PATIENCE) as client,
+    ):
+        await client.ping()
+        states = [one.status for one in (await client.list_mcps()).mcps]
+        assert states == [wire.CONNECTING] * 20
+        (host,) = children(daemon.process.pid)
+        async with asyncio.timeout(PATIENCE):
+            while len(children(host)) < 20:
+                await client.ping()
+        left = [host, *children(host)]
+        assert await daemon.stop() == 0
+        assert not any(is_alive(pid) for pid in left)
+
+
+@pytest.mark.req("mcp.host.death")
+@pytest.mark.req("mcp.teardown")
+async def test_a_daemon_that_is_killed_leaves_neither_host_nor_servers(home: Path) -> None:
+    prepare(home, crab=PROMPT + declared("beach", "--stubborn"))
+    async with (
+        process(home, "--tcp", "off") as daemon,
+        connect(home=home, timeout=PATIENCE) as client,
+    ):
+        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+        (host,) = children(daemon.process.pid)
+        left = [host, *children(host)]
+        assert len(left) == 2
+        daemon.process.kill()
+        async with asyncio.timeout(PATIENCE):
+            while any(is_alive(pid) for pid in left):
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.req("mcp.host.death")
+async def test_a_daemon_does_not_notice_the_death_of_its_host_but_for_the_servers(
+    home: Path,
+) -> None:
+    prepare(home, crab=PROMPT + declared("beach"))
+    async with (
+        process(home, "--tcp", "off") as daemon,
+        connect(home=home, timeout=PATIENCE) as client,
+    ):
+        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+        (host,) = children(daemon.process.pid)
+        async with aclosing(client.subscribe_mcp_events()) as events:
+            await next_of(events)
+            os.kill(host, 9)
+            failed = await next_of(events)
+            assert failed.kind == wire.MCP_EVENT_KIND_FAILED
+            assert "the host process of MCP servers is gone" in failed.error
+            kinds = [(await next_of(events)).kind for _ in range(2)]
+        assert kinds == [wire.MCP_EVENT_KIND_CONNECTING, wire.MCP_EVENT_KIND_CONNECTED]
+        await client.ping()

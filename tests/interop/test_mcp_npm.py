@@ -1,0 +1,214 @@
+"""MCP servers nobody here wrote: those of the protocol's own project, from npm, under node.
+
+`make test-interop` installs them; CRABTALK_NPM names the folder that has them.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crabtalk.mcp import McpCallError
+from crabtalk.storage import McpServer
+from tests.daemon.served import called, served
+from tests.mcp.world import World, is_alive, world
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(os.environ.get("CRABTALK_NPM", ROOT / ".venv" / "npm")) / "node_modules" / ".bin"
+
+pytestmark = pytest.mark.interop
+
+LONG = "trigger-long-running-operation"
+# Every tool it has that can be called, and something to call it with. One more only runs as a task
+# of the protocol's, and is not offered.
+EVERYTHING: dict[str, dict[str, Any]] = {
+    "echo": {"message": "hello"},
+    "get-annotated-message": {"messageType": "error", "includeImage": True},
+    "get-env": {},
+    "get-resource-links": {"count": 3},
+    "get-resource-reference": {"resourceType": "Blob", "resourceId": 2},
+    "get-structured-content": {"location": "Chicago"},
+    "get-sum": {"a": 20, "b": 22},
+    "get-tiny-image": {},
+    "gzip-file-as-resource": {"name": "a.gz", "data": "data:text/plain,beach"},
+    "toggle-simulated-logging": {},
+    "toggle-subscriber-updates": {},
+    LONG: {"duration": 1, "steps": 4},
+}
+
+
+def everything(name: str = "everything") -> McpServer:
+    return McpServer(name, str(BIN / "mcp-server-everything"), ("stdio",))
+
+
+@contextmanager
+def over_http(port: int) -> Iterator["subprocess.Popen[str]"]:
+    command = [str(BIN / "mcp-server-everything"), "streamableHttp"]
+    env = {**os.environ, "PORT": str(port)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=env, stderr=pipe, stdout=pipe, text=True) as process:
+        assert process.stderr is not None
+        try:
+            while "listening" not in (line := process.stderr.readline()):
+                assert line, "it did not start"
+            yield process
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+async def try_everything(there: World) -> None:
+    """Each tool it lists is called, and answers what it should."""
+    assert set(there.offered()) == set(EVERYTHING)
+    answers = {name: await there.call(name, **given) for name, given in EVERYTHING.items()}
+    assert not [name for name, answer in answers.items() if answer.is_error]
+    assert answers["echo"].text == "Echo: hello"
+    assert "42" in answers["get-sum"].text
+    for name in ("get-tiny-image", "get-annotated-message"):
+        (picture,) = answers[name].pictures
+        assert picture.media_type == "image/png"
+        assert picture.data.startswith(b"\x89PNG")
+    assert set(json.loads(answers["get-structured-content"].text)) == {
+        "temperature",
+        "conditions",
+        "humidity",
+    }
+    assert answers["get-resource-links"].text.count("[resource: ") == 3
+    assert "[resource: demo://resource/dynamic/blob/2" in answers["get-resource-reference"].text
+    assert "completed" in answers[LONG].text
+    assert await there.text("echo", message="größer 🦀") == "Echo: größer 🦀"
+
+
+async def cancel_and_go_on(there: World) -> None:
+    long = asyncio.ensure_future(there.call(LONG, duration=600, steps=600))
+    assert "42" in await there.text("get-sum", a=40, b=2)
+    long.cancel()
+    assert "3" in await there.text("get-sum", a=1, b=2)
+
+
+@pytest.mark.req("mcp.interop.stdio")
+async def test_every_tool_of_server_everything_over_stdio(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(everything())
+        await try_everything(there)
+        await cancel_and_go_on(there)
+
+
+@pytest.mark.req("mcp.interop.http")
+async def test_every_tool_of_server_everything_over_streamable_http(tmp_path: Path) -> None:
+    port = free_port()
+    async with world(tmp_path) as there:
+        with over_http(port):
+            await there.connected(McpServer("everything", url=f"http://127.0.0.1:{port}/mcp"))
+            await try_everything(there)
+            await cancel_and_go_on(there)
+        with over_http(port):
+            # A new process does not know our session, and never heard the call.
+            assert "42" in await there.text("get-sum", a=20, b=22)
+
+
+@pytest.mark.req("mcp.interop.stdio")
+@pytest.mark.req("mcp.crash")
+async def test_server_everything_killed_in_a_call_fails_it_and_comes_back(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(everything())
+        long = asyncio.ensure_future(there.call(LONG, duration=600, steps=600))
+        await there.text("get-sum", a=1, b=2)
+        (pid,) = there.mcp.link.servers
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(McpCallError, match="killed by SIGKILL"):
+            await long
+        await there.until(lambda: there.told()[-1] == "connected")
+        assert "3" in await there.text("get-sum", a=1, b=2)
+        (again,) = there.mcp.link.servers
+    assert not is_alive(pid)
+    assert not is_alive(again)
+
+
+@pytest.mark.req("mcp.interop.stdio")
+async def test_server_filesystem_reads_writes_and_stays_where_it_is(tmp_path: Path) -> None:
+    beach = tmp_path / "beach"
+    beach.mkdir()
+    (beach / "shell.txt").write_text("spiral\n")
+    server = McpServer("files", str(BIN / "mcp-server-filesystem"), (str(beach),))
+    async with world(tmp_path) as there:
+        await there.connected(server)
+        assert len(there.offered()) >= 13
+        path = str(beach / "sand.txt")
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("list_allowed_directories", {}),
+            ("read_text_file", {"path": str(beach / "shell.txt")}),
+            ("read_file", {"path": str(beach / "shell.txt")}),
+            ("read_media_file", {"path": str(beach / "shell.txt")}),
+            ("read_multiple_files", {"paths": [str(beach / "shell.txt")]}),
+            ("write_file", {"path": path, "content": "dry"}),
+            ("edit_file", {"path": path, "edits": [{"oldText": "dry", "newText": "wet"}]}),
+            ("create_directory", {"path": str(beach / "pool")}),
+            ("list_directory", {"path": str(beach)}),
+            ("list_directory_with_sizes", {"path": str(beach)}),
+            ("directory_tree", {"path": str(beach)}),
+            ("move_file", {"source": path, "destination": str(beach / "pool" / "sand.txt")}),
+            ("search_files", {"path": str(beach), "pattern": "**/*.txt"}),
+            ("get_file_info", {"path": str(beach / "shell.txt")}),
+        ]
+        assert {name for name, _ in calls} == set(there.offered())
+        answers = {name: await there.call(name, **given) for name, given in calls}
+        assert not {name: one.text for name, one in answers.items() if one.is_error}
+        assert answers["read_text_file"].text == "spiral\n"
+        assert (beach / "pool" / "sand.txt").read_text() == "wet"
+        denied = await there.call("read_text_file", path="/etc/hostname")
+        assert denied.is_error
+
+
+@pytest.mark.req("mcp.interop.stdio")
+async def test_server_memory_remembers_through_an_agent(tmp_path: Path) -> None:
+    """Through the whole of the daemon: a model's call, the socket, the host, node and back."""
+    kept = tmp_path / "memory.jsonl"
+    agent = (
+        'prompt = "You are crab."\n[[mcps]]\nname = "graph"\n'
+        f'command = "{BIN / "mcp-server-memory"}"\nenv = {{ MEMORY_FILE_PATH = "{kept}" }}\n'
+    )
+    entity = {"name": "crab", "entityType": "animal", "observations": ["walks sideways"]}
+    async with (
+        served(tmp_path, agents={"crab": agent}, hooks={}) as daemon,
+        daemon.client() as client,
+    ):
+        made, found = await called(
+            client,
+            "crab",
+            [("create_entities", {"entities": [entity]})],
+            [("search_nodes", {"query": "sideways"})],
+        )
+        offered = {tool["function"]["name"] for tool in daemon.model.requests[0]["tools"]}
+    assert not made.is_error
+    assert "walks sideways" in found.output
+    assert "walks sideways" in kept.read_text()
+    assert {"create_entities", "create_relations", "add_observations", "read_graph"} <= offered
+
+
+@pytest.mark.req("mcp.interop.stdio")
+async def test_all_of_them_at_once(tmp_path: Path) -> None:
+    (tmp_path / "beach").mkdir()
+    async with world(tmp_path) as there:
+        await there.connected(
+            everything(),
+            McpServer("files", str(BIN / "mcp-server-filesystem"), (str(tmp_path / "beach"),)),
+            McpServer("graph", str(BIN / "mcp-server-memory"), env={"MEMORY_FILE_PATH": "m"}),
+        )
+        sums = [there.text("get-sum", a=number, b=number) for number in range(20)]
+        lists = [there.text("list_allowed_directories") for _ in range(20)]
+        answers = await asyncio.gather(*sums, *lists)
+        assert all(f" {2 * number}." in answers[number] for number in range(20))
+        assert all("beach" in answer for answer in answers[20:])

@@ -1,0 +1,240 @@
+"""Peers on the official SDK: over stdio, over streamable HTTP, behind a key, behind OAuth."""
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from crabtalk.mcp import McpCallError, McpLimits, PortFiles
+from crabtalk.storage import McpServer
+from tests.mcp.tiny import png
+from tests.mcp.world import World, world
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "tests.mcp.servers"]
+
+
+class Running:
+    """A server over HTTP, in a process of its own."""
+
+    def __init__(self, process: "subprocess.Popen[str]", port: int) -> None:
+        self.process = process
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}/mcp"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def running(*options: str) -> Iterator[Running]:
+    pipe = subprocess.PIPE
+    command = [*COMMAND, "--http", *options]
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        yield Running(process, int(process.stdout.readline()))
+
+
+async def try_everything(there: World, tmp_path: Path) -> None:
+    """What a server on the SDK offers, all of it."""
+    assert await there.text("add", a=20, b=22) == "42"
+    assert json.loads(await there.text("tide")) == {"height": 1.5, "rising": True}
+    (picture,) = (await there.call("picture")).pictures
+    assert (picture.media_type, picture.data) == ("image/png", png())
+    failed = await there.call("fail")
+    assert failed.is_error
+    assert "no shells left" in failed.text
+    assert await there.text("walk", steps=3) == "walked 3 steps"
+    record = tmp_path / "cancelled"
+    waiting = asyncio.ensure_future(there.call("wait", path=str(record)))
+    # It has begun once another call, sent after it, is over.
+    assert await there.text("walk", steps=2) == "walked 2 steps"
+    waiting.cancel()
+    await there.until(record.exists)
+    await there.call("grow")
+    await there.until(lambda: "extra" in there.offered())
+    assert await there.text("extra") == "extra"
+
+
+@pytest.mark.req("mcp.stdio")
+@pytest.mark.req("mcp.results")
+@pytest.mark.req("mcp.cancel")
+@pytest.mark.req("mcp.tools.changed")
+async def test_everything_works_with_a_server_on_the_sdk_over_stdio(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        env = {"PYTHONPATH": str(ROOT)}
+        await there.connected(McpServer("beach", COMMAND[0], tuple(COMMAND[1:]), env))
+        await try_everything(there, tmp_path)
+
+
+@pytest.mark.req("mcp.http")
+@pytest.mark.req("mcp.cancel")
+@pytest.mark.req("mcp.tools.changed")
+async def test_everything_works_with_a_server_on_the_sdk_over_http(tmp_path: Path) -> None:
+    with running() as server:
+        async with world(tmp_path) as there:
+            await there.connected(McpServer("beach", url=server.url))
+            await try_everything(there, tmp_path)
+
+
+@pytest.mark.req("mcp.http.auth")
+async def test_a_header_of_its_own_opens_the_door_and_another_does_not(tmp_path: Path) -> None:
+    with running("--key", "sesame-seed") as server:
+        async with world(tmp_path, McpLimits(mcp_connect_seconds=5)) as there:
+            right, wrong = (
+                McpServer("beach", url=server.url, auth=f"Bearer {key}")
+                for key in ("sesame-seed", "poppy-seed")
+            )
+            await there.connected(right)
+            there.declare(wrong, agent="twin")
+            await there.until(lambda: "failed" in there.told("twin"))
+            assert await there.text("add", a=1, b=2) == "3"
+
+
+@pytest.mark.req("mcp.http.death")
+@pytest.mark.req("mcp.failed.reason")
+async def test_a_server_over_http_that_is_gone_is_noticed_and_one_that_is_back_is_used(
+    tmp_path: Path,
+) -> None:
+    with running() as server:
+        async with world(tmp_path) as there:
+            await there.connected(McpServer("beach", url=server.url))
+            waiting = asyncio.ensure_future(there.call("wait", path=str(tmp_path / "no")))
+            assert await there.text("add", a=1, b=2) == "3"
+            server.kill()
+            with pytest.raises(McpCallError):
+                await waiting
+            assert await there.failed()
+            await there.until(lambda: "nobody answers at " in there.error())
+            with running("--port", str(server.port)):
+                await there.until(lambda: there.told()[-1] == "connected")
+                assert await there.text("add", a=2, b=2) == "4"
+
+
+@pytest.mark.req("mcp.http.unheard")
+async def test_a_call_that_a_restarted_server_never_heard_is_made_again(tmp_path: Path) -> None:
+    with running() as server:
+        async with world(tmp_path) as there:
+            await there.connected(McpServer("beach", url=server.url))
+            os.kill(server.process.pid, signal.SIGKILL)
+            server.process.wait()
+            with running("--port", str(server.port)):
+                assert await there.text("add", a=2, b=2) == "4"
+
+
+@pytest.mark.req("mcp.oauth")
+async def test_a_person_allows_it_once_and_what_was_granted_is_kept(tmp_path: Path) -> None:
+    with running("--oauth") as server:
+        declared = McpServer("beach", url=server.url)
+        async with world(tmp_path) as there:
+            there.declare(declared)
+            await there.until(lambda: there.statuses() == ["connecting"] and bool(there.error()))
+            sentence = there.error()
+            assert sentence.startswith(
+                f"to allow it, open http://127.0.0.1:{server.port}/authorize"
+            )
+            page = await asyncio.to_thread(visit, sentence.removeprefix("to allow it, open "))
+            assert "You can close this page." in page
+            await there.until(lambda: there.statuses() == ["connected"])
+            assert await there.text("add", a=1, b=2) == "3"
+        (kept,) = (tmp_path / "tokens").iterdir()
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
+        async with world(tmp_path) as there:
+            await there.connected(declared)
+            assert not any(event.error for event in there.events), "nobody was asked again"
+
+
+def visit(address: str) -> str:
+    """As a browser does, redirects included."""
+    with urllib.request.urlopen(address, timeout=10) as response:  # noqa: S310
+        return str(response.read().decode())
+
+
+# ── Found, not declared ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.ports")
+@pytest.mark.req("mcp.ports.stale")
+async def test_components_come_and_go_with_their_port_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "crabtalk.port").write_text("1\n")
+    (run / "words.port").write_text("no port\n")
+    (run / "stale.port").write_text("1\n")
+    file = run / "beach.port"
+    async with world(tmp_path) as there:
+        files = PortFiles(run, there.mcp)
+        await files.look()
+        assert list(there.mcp.states()) == []
+        await files.look()
+        told = [r.getMessage() for r in caplog.records if "nobody listens" in r.getMessage()]
+        assert len(told) == 1, "once is enough"
+        assert str(run / "stale.port") in told[0]
+        with running() as server:
+            file.write_text(f"{server.port}\n")
+            await files.look()
+            await there.until(lambda: there.statuses("") == ["connected"])
+            assert await there.text("add", a=1, b=2) == "3"
+            server.kill()
+        with running() as server:
+            # Killed and started again, on another port.
+            file.write_text(f"{server.port}\n")
+            await files.look()
+            await there.until(lambda: "add" in there.offered() and not there.error(""))
+            await there.until(lambda: there.statuses("") == ["connected"])
+            assert await there.text("add", a=3, b=4) == "7"
+            file.unlink()
+            await files.look()
+            assert list(there.mcp.states()) == []
+            assert there.told("")[-1] == "disconnected"
+
+
+@pytest.mark.req("mcp.ports.stale")
+async def test_a_component_that_died_is_let_go_of_though_its_file_is_still_there(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    async with world(tmp_path) as there:
+        files = PortFiles(run, there.mcp)
+        with running() as server:
+            (run / "beach.port").write_text(f"{server.port}\n")
+            await files.look()
+            await there.until(lambda: there.statuses("") == ["connected"])
+        await there.until(lambda: "failed" in there.told(""))
+        await files.look()
+        assert there.statuses("") == []
+
+
+# ── Answers past all bounds ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.results.bounded")
+async def test_an_answer_over_http_that_never_ends_is_not_read_to_its_end(tmp_path: Path) -> None:
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"0," * 500_000)
+                await writer.drain()
+
+    server = await asyncio.start_server(flood, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with world(tmp_path) as there:
+        there.declare(McpServer("flood", url=f"http://127.0.0.1:{port}/mcp", auto_restart=False))
+        assert await there.failed() == "an answer of more than 16777216 bytes"
+    server.close()

@@ -1,0 +1,108 @@
+"""The pipe between daemon and host: what goes in comes out, and nothing else does."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.mcp.messages import (
+    HEADER,
+    LARGEST_FRAME,
+    Asking,
+    Call,
+    Cancel,
+    Close,
+    FrameError,
+    FromHost,
+    Lost,
+    McpTool,
+    NoResult,
+    Offers,
+    Open,
+    Picture,
+    Progress,
+    Result,
+    Spawned,
+    ToHost,
+    encode,
+    receive,
+)
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+numbers = st.integers(0, 2**63 - 1)
+json = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | text,
+    lambda inner: st.lists(inner) | st.dictionaries(text, inner),
+    max_leaves=5,
+)
+hints = st.none() | st.booleans()
+tools = st.builds(
+    McpTool, text, text, st.dictionaries(text, json), text, hints, hints, hints, hints
+)
+messages = st.one_of(
+    st.builds(
+        Open,
+        numbers,
+        st.floats(0, 1e9),
+        text,
+        st.lists(text).map(tuple),
+        st.dictionaries(text, text),
+        text,
+        text,
+        text,
+    ),
+    st.builds(Close, numbers),
+    st.builds(Call, numbers, numbers, text, st.binary(), st.floats(0, 1e9)),
+    st.builds(Cancel, numbers),
+    st.builds(Spawned, numbers, numbers),
+    st.builds(Asking, numbers, text),
+    st.builds(Offers, numbers, st.lists(tools).map(tuple)),
+    st.builds(Lost, numbers, text, st.booleans()),
+    st.builds(Progress, numbers, text),
+    st.builds(
+        Result,
+        numbers,
+        text,
+        st.lists(st.builds(Picture, text, st.binary())).map(tuple),
+        st.booleans(),
+    ),
+    st.builds(NoResult, numbers, text, st.booleans()),
+)
+DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToHost | FromHost)
+
+
+async def read(*pieces: bytes) -> list[Any]:
+    reader = asyncio.StreamReader()
+    for piece in pieces:
+        reader.feed_data(piece)
+    reader.feed_eof()
+    found = []
+    while (message := await receive(reader, DECODER)) is not None:
+        found.append(message)
+    return found
+
+
+@given(st.lists(messages, max_size=4), st.integers(1, 50))
+def test_messages_arrive_as_they_were_sent_however_the_pipe_cuts_them(
+    sent: list[Any], size: int
+) -> None:
+    data = b"".join(encode(message) for message in sent)
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    assert asyncio.run(read(*pieces)) == sent
+
+
+@pytest.mark.req("mcp.results.bounded")
+async def test_a_frame_past_the_bound_is_neither_sent_nor_read() -> None:
+    with pytest.raises(FrameError, match="at most"):
+        encode(Result(1, "x" * (LARGEST_FRAME + 1)))
+    with pytest.raises(FrameError, match="announced"):
+        await read(HEADER.pack(LARGEST_FRAME + 1))
+
+
+async def test_what_is_no_message_is_refused_and_half_a_one_is_the_end() -> None:
+    with pytest.raises(FrameError):
+        await read(HEADER.pack(3) + b"abc")
+    assert await read(encode(Cancel(1)), encode(Cancel(2))[:-1]) == [Cancel(1)]

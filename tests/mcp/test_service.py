@@ -1,0 +1,350 @@
+"""Peers that are processes: connecting, calling, dying, coming back; the host and its death."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from crabtalk.mcp import McpCallError, McpLimits
+from crabtalk.storage import McpServer
+from tests.mcp.tiny import png
+from tests.mcp.world import children, is_alive, tiny, world
+
+QUICK = McpLimits(mcp_connect_seconds=1, mcp_call_seconds=1)
+
+
+# ── Connecting ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.tools")
+@pytest.mark.req("mcp.annotations")
+async def test_a_declared_server_is_connected_and_what_it_offers_is_known(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(tiny())
+        assert there.told() == ["connecting", "connected"]
+        assert there.events[-1].tools == tuple(there.offered())
+        echo = there.find("echo").tool
+        assert echo.description == "Does echo."
+        assert echo.parameters["properties"] == {"text": {"type": "string"}}
+        assert (echo.read_only, there.find("crash").tool.read_only) == (True, False)
+        assert await there.text("echo", text="größer") == "größer"
+
+
+@pytest.mark.req("mcp.garbage")
+async def test_a_banner_before_the_first_word_is_overlooked(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(tiny("--banner"))
+        assert await there.text("echo", text="hello") == "hello"
+
+
+@pytest.mark.req("mcp.garbage")
+@pytest.mark.req("mcp.connect.timeout")
+@pytest.mark.req("mcp.failed.reason")
+async def test_servers_that_cannot_be_connected_fail_with_the_reason(tmp_path: Path) -> None:
+    async with world(tmp_path, QUICK) as there:
+        there.declare(tiny("--die"), agent="dies")
+        there.declare(tiny("--silent"), agent="silent")
+        there.declare(tiny("--noise"), agent="noisy")
+        there.declare(tiny("--line"), agent="endless")
+        there.declare(McpServer("beach", "/no/such/server"), agent="absent")
+        agents = ["dies", "silent", "noisy", "endless", "absent"]
+        await there.until(lambda: all("failed" in there.told(agent) for agent in agents))
+        why = {
+            agent: next(e.error for e in there.events if e.agent == agent and e.error)
+            for agent in agents
+        }
+    assert why["dies"] == ("its process ended with status 7 (stderr: first words | no beach here)")
+    assert why["silent"] == "no answer within 1 s"
+    assert why["noisy"].startswith("it prints what is no MCP (it printed: waves | waves")
+    assert why["endless"] == "it sent a line of more than 16777216 bytes"
+    assert why["absent"].startswith("cannot start '/no/such/server': it is not there; ")
+
+
+@pytest.mark.req("mcp.concurrent")
+async def test_a_server_that_hangs_holds_up_no_other(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        there.declare(tiny("--silent"), agent="twin")
+        await there.connected(tiny())
+        waiting = asyncio.ensure_future(there.call("wait"))
+        assert await there.text("echo", text="still here") == "still here"
+        assert there.statuses("twin") == ["connecting"]
+        waiting.cancel()
+
+
+@pytest.mark.req("mcp.env")
+async def test_a_server_sees_the_environment_what_is_added_for_all_and_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INHERITED", "ours")
+    async with world(tmp_path, env={"BEACH": "north", "TIDE": "low"}) as there:
+        await there.connected(tiny(env={"TIDE": "high", "VERBATIM": "${HOME}"}))
+        found = [
+            await there.text("variable", text=name)
+            for name in ("INHERITED", "BEACH", "TIDE", "VERBATIM")
+        ]
+    assert found == ["ours", "north", "high", "${HOME}"]
+
+
+# ── Calling ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.results")
+async def test_answers_keep_text_images_and_structure_and_describe_the_rest(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(tiny())
+        seen = await there.call("picture")
+        assert seen.text == "look:"
+        ((kind, data),) = [(one.media_type, one.data) for one in seen.pictures]
+        assert (kind, data) == ("image/png", png(2, 1))
+        assert (await there.text("kinds")).splitlines() == [
+            '{"tide": "low"}',
+            "[audio: audio/wav, 3 bytes]",
+            "[resource: map, beach://map]",
+            "[resource: beach://log]",
+            "low tide",
+            "[resource: beach://shell, model/shell, 6 bytes]",
+            "[image: image/png, damaged]",
+        ]
+        failed = await there.call("fail")
+        assert (failed.text, failed.is_error) == ("no shells left", True)
+        with pytest.raises(McpCallError, match=r"^that is no beach$"):
+            await there.call("refuse")
+
+
+@pytest.mark.req("mcp.results.bounded")
+async def test_an_answer_of_any_length_reaches_us_cut_and_one_past_all_bounds_ends_its_server(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(tiny())
+        cut = await there.text("long", text=str(10_000_000))
+        assert 1_000_000 < len(cut) < 1_100_000
+        assert " characters left out …" in cut
+        with pytest.raises(McpCallError, match="a line of more than 16777216 bytes"):
+            await there.text("long", text=str(20_000_000))
+        await there.until(lambda: there.told()[-1] == "connected")
+        assert await there.text("echo", text="back") == "back"
+
+
+@pytest.mark.req("mcp.call.timeout")
+@pytest.mark.req("mcp.progress")
+async def test_a_call_has_a_deadline_that_moves_as_long_as_it_makes_progress(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, QUICK) as there:
+        await there.connected(tiny())
+        assert await there.text("progress", text="7") == "7 steps"
+        with pytest.raises(McpCallError, match="no answer within 1 s; the call was cancelled"):
+            await there.call("wait")
+        assert await there.text("echo", text="and on") == "and on"
+
+
+@pytest.mark.req("mcp.cancel")
+async def test_a_call_nobody_waits_for_is_cancelled_at_the_server(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    async with world(tmp_path) as there:
+        await there.connected(tiny("--record", str(record)))
+        call = asyncio.ensure_future(there.call("wait"))
+        await there.until(lambda: '"wait"' in record.read_text())
+        call.cancel()
+        await there.until(lambda: "notifications/cancelled" in record.read_text())
+        heard = [json.loads(line) for line in record.read_text().splitlines()]
+        (made,) = [one["id"] for one in heard if one.get("params", {}).get("name") == "wait"]
+        (cancelled,) = [one for one in heard if one["method"] == "notifications/cancelled"]
+        assert cancelled["params"]["requestId"] == made
+
+
+@pytest.mark.req("mcp.tools.changed")
+async def test_a_server_that_says_its_tools_have_changed_is_asked_for_them(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(tiny())
+        assert "extra" not in there.offered()
+        await there.call("more")
+        await there.until(lambda: "extra" in there.offered())
+        assert "extra" in there.events[-1].tools
+
+
+@pytest.mark.req("mcp.calls.bounded")
+async def test_past_the_bound_a_call_is_refused(tmp_path: Path) -> None:
+    async with world(tmp_path, McpLimits(mcp_calls=1)) as there:
+        await there.connected(tiny())
+        waiting = asyncio.ensure_future(there.call("wait"))
+        await asyncio.sleep(0)
+        with pytest.raises(McpCallError, match="1 calls are under way; try again later"):
+            await there.call("echo")
+        waiting.cancel()
+
+
+# ── Dying ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.crash")
+@pytest.mark.req("mcp.restart")
+@pytest.mark.req("mcp.secrets")
+async def test_a_server_that_crashes_fails_its_calls_at_once_and_is_started_again(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(tiny(env={"SECRET": "a-secret-shell"}))
+        before = await there.text("pid")
+        other = asyncio.ensure_future(there.call("wait"))
+        await asyncio.sleep(0)
+        with pytest.raises(McpCallError) as caught:
+            await there.call("crash")
+        assert str(caught.value).startswith("its process ended with status 3 (stderr: out of sand")
+        with pytest.raises(McpCallError, match="status 3"):
+            await other
+        assert (await there.failed()).endswith("(stderr: out of sand, with ********)")
+        await there.until(lambda: there.told()[-1] == "connected")
+        assert there.told() == ["connecting", "connected", "failed", "connecting", "connected"]
+        assert await there.text("pid") != before
+
+
+@pytest.mark.req("mcp.crash")
+async def test_a_server_killed_between_calls_is_noticed_without_one(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(tiny(auto_restart=False))
+        os.kill(int(await there.text("pid")), signal.SIGKILL)
+        assert await there.failed() == "its process was killed by SIGKILL"
+        assert there.offered() == []
+        with pytest.raises(McpCallError, match="killed by SIGKILL"):
+            await there.call("echo")
+
+
+@pytest.mark.req("mcp.teardown")
+async def test_letting_go_of_a_server_ends_it_and_all_that_it_started(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(tiny("--stubborn"))
+        pids = [int(await there.text("pid")), int(await there.text("child"))]
+        host = there.mcp.link.pid
+        assert host is not None
+        assert all(is_alive(pid) for pid in pids)
+        there.mcp.release("crab")
+        await there.until(lambda: not any(is_alive(pid) for pid in pids))
+        await there.until(lambda: children(host) == [])
+        assert there.told()[-1] == "disconnected"
+
+
+@pytest.mark.req("mcp.teardown")
+async def test_at_the_end_neither_host_nor_server_is_left(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(tiny("--stubborn"), tiny("--any", "other", name="other"))
+        pids = [int(await there.text("pid")), int(await there.text("other__pid"))]
+        pids.append(int(await there.text("child")))
+        host = there.mcp.link.pid
+        assert host is not None
+    assert not any(is_alive(pid) for pid in [host, *pids])
+    assert host not in children(os.getpid())
+
+
+# ── The host ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.host.death")
+async def test_a_host_that_dies_takes_all_servers_along_and_all_come_back(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(tiny("--stubborn"))
+        pids = [int(await there.text("pid")), int(await there.text("child"))]
+        waiting = asyncio.ensure_future(there.call("wait"))
+        await asyncio.sleep(0)
+        host = there.mcp.link.pid
+        assert host is not None
+        os.kill(host, signal.SIGKILL)
+        with pytest.raises(McpCallError, match="the host process of MCP servers is gone: it was k"):
+            await waiting
+        assert "signal 9" in await there.failed()
+        await there.until(lambda: not any(is_alive(pid) for pid in pids))
+        await there.until(lambda: there.told()[-1] == "connected")
+        assert await there.text("echo", text="back") == "back"
+        assert there.mcp.link.pid != host
+
+
+@pytest.mark.req("mcp.host.hangs")
+async def test_a_host_that_does_not_answer_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crabtalk.mcp.service.GRACE", 0.5)
+    async with world(tmp_path, QUICK) as there:
+        await there.connected(tiny())
+        host = there.mcp.link.pid
+        assert host is not None
+        os.kill(host, signal.SIGSTOP)
+        with pytest.raises(McpCallError, match="does not answer"):
+            await there.call("echo")
+        await there.failed()
+        await there.until(lambda: there.told()[-1] == "connected")
+        assert await there.text("echo", text="back") == "back"
+
+
+@pytest.mark.req("mcp.host.late")
+async def test_there_is_no_host_before_a_server_is_declared(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        there.declare()
+        await there.mcp.settled("crab")
+        assert there.mcp.link.pid is None
+
+
+# ── Want of use, and patience ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.idle")
+async def test_an_unused_server_is_stopped_and_comes_back_on_its_next_call(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        await there.connected(tiny(idle_timeout=0.2))
+        pid = int(await there.text("pid"))
+        await there.until(lambda: there.told()[-1] == "disconnected")
+        await there.until(lambda: not is_alive(pid))
+        assert "echo" in there.offered()
+        assert int(await there.text("pid")) != pid
+
+
+@pytest.mark.req("mcp.wait")
+async def test_the_first_turn_waits_for_servers_that_connect_and_for_none_that_does_not(
+    tmp_path: Path,
+) -> None:
+    go = tmp_path / "go"
+    async with world(tmp_path, McpLimits(mcp_wait_seconds=20)) as there:
+        there.declare(tiny("--until", str(go)))
+        first = asyncio.ensure_future(there.mcp.settled("crab"))
+        await asyncio.sleep(0)
+        assert not first.done()
+        go.touch()
+        await first
+        assert there.statuses() == ["connected"]
+    async with world(tmp_path, McpLimits(mcp_wait_seconds=1)) as there:
+        there.declare(tiny("--silent"))
+        async with asyncio.timeout(10):
+            await there.mcp.settled("crab")
+        assert there.statuses() == ["connecting"]
+        async with asyncio.timeout(0.5):
+            await there.mcp.settled("crab")
+
+
+# ── Many ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("mcp.shared")
+async def test_fifty_agents_that_declare_the_same_share_one_process(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        agents = [f"crab{number}" for number in range(50)]
+        for agent in agents:
+            there.declare(tiny(name=f"beach of {agent}"), agent=agent)
+        await there.until(lambda: all(there.statuses(agent) == ["connected"] for agent in agents))
+        pids = await asyncio.gather(*(there.text("pid", agent) for agent in agents))
+        assert len(set(pids)) == 1
+        assert there.mcp.link.servers == [int(pids[0])]
+
+
+@pytest.mark.req("mcp.concurrent")
+async def test_twenty_servers_are_connected_and_called_side_by_side(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        servers = [tiny("--any", str(number), name=f"b{number}") for number in range(20)]
+        await there.connected(*servers)
+        pids = await asyncio.gather(*(there.text(f"b{number}__pid") for number in range(20)))
+        assert len(set(pids)) == 20
+        assert sorted(map(int, pids)) == sorted(there.mcp.link.servers)

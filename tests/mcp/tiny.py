@@ -1,0 +1,212 @@
+"""A small MCP server over stdio, without the SDK: it starts at once, and misbehaves when told to.
+
+    python tiny.py [--banner] [--noise] [--silent] [--die] [--line] [--until FILE] [--record FILE]
+                   [--tools NAME,NAME]
+
+`--record` is where it writes what it is told, a JSON object a line. `--tools` are offered instead
+of its own, and each answers with its name.
+"""
+
+import argparse
+import base64
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+
+def png(width: int = 2, height: int = 2) -> bytes:
+    """A picture, all of one colour."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + checksum
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    rows = (b"\0" + b"\xff\0\0" * width) * height
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+class Tiny:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._extra: list[str] = []
+
+    def serve(self) -> None:
+        for line in sys.stdin:
+            message = json.loads(line)
+            self.record(message)
+            if "id" in message and "method" in message:
+                self.answer(message["id"], message["method"], message.get("params") or {})
+
+    def record(self, message: dict[str, Any]) -> None:
+        if self._options.record:
+            with Path(self._options.record).open("a") as file:
+                file.write(json.dumps(message) + "\n")
+
+    def answer(self, number: Any, method: str, params: dict[str, Any]) -> None:
+        match method:
+            case "initialize":
+                self.say(
+                    id=number,
+                    result={
+                        "protocolVersion": params["protocolVersion"],
+                        "capabilities": {"tools": {"listChanged": True}},
+                        "serverInfo": {"name": "tiny", "version": "1"},
+                    },
+                )
+            case "tools/list":
+                self.say(id=number, result={"tools": self.tools()})
+            case "tools/call":
+                self.call(number, params)
+            case _:
+                self.say(id=number, error={"code": -32601, "message": f"no {method} here"})
+
+    def tools(self) -> list[dict[str, Any]]:
+        if self._options.tools:
+            names = self._options.tools.split(",")
+        else:
+            names = [name[3:] for name in dir(self) if name.startswith("do_")]
+        return [
+            {
+                "name": name,
+                "description": f"Does {name}.",
+                "inputSchema": SCHEMA,
+                "annotations": {"readOnlyHint": name == "echo"},
+            }
+            for name in [*names, *self._extra]
+        ]
+
+    def call(self, number: Any, params: dict[str, Any]) -> None:
+        name, given = params["name"], params.get("arguments") or {}
+        if name in self._options.tools.split(","):
+            self.tell(number, name)
+            return
+        token = (params.get("_meta") or {}).get("progressToken")
+        getattr(self, f"do_{name}")(number, given, token)
+
+    # ── Tools ───────────────────────────────────────────────────────────────────────────────
+
+    def do_echo(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        self.tell(number, given.get("text", ""))
+
+    def do_pid(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        self.tell(number, str(os.getpid()))
+
+    def do_variable(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        self.tell(number, os.environ.get(given["text"], "unset"))
+
+    def do_fail(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        self.say(id=number, result={"content": [text("no shells left")], "isError": True})
+
+    def do_refuse(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        self.say(id=number, error={"code": -32602, "message": "that is no beach"})
+
+    def do_crash(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        sys.stderr.write(f"out of sand, with {os.environ.get('SECRET', 'nothing')}\n")
+        sys.stderr.flush()
+        os._exit(3)
+
+    def do_wait(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        """Never answers."""
+
+    def do_progress(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        """Takes as long as it says, and says all the time that it goes on."""
+        steps = int(given.get("text", "3"))
+        for step in range(steps):
+            time.sleep(0.25)
+            params = {"progressToken": token, "progress": step + 1, "total": steps}
+            self.say(method="notifications/progress", params=params)
+        self.tell(number, f"{steps} steps")
+
+    def do_more(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        self._extra.append("extra")
+        self.say(method="notifications/tools/list_changed")
+        self.tell(number, "more")
+
+    def do_picture(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        width = int(given.get("text") or 2)
+        data = base64.b64encode(png(width, 1)).decode()
+        image = {"type": "image", "data": data, "mimeType": "image/png"}
+        self.say(id=number, result={"content": [text("look:"), image]})
+
+    def do_kinds(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        content = [
+            {"type": "audio", "data": base64.b64encode(b"hum").decode(), "mimeType": "audio/wav"},
+            {"type": "resource_link", "name": "map", "uri": "beach://map"},
+            {"type": "resource", "resource": {"uri": "beach://log", "text": "low tide"}},
+            {
+                "type": "resource",
+                "resource": {
+                    "uri": "beach://shell",
+                    "mimeType": "model/shell",
+                    "blob": base64.b64encode(b"spiral").decode(),
+                },
+            },
+            {"type": "image", "data": "%%%", "mimeType": "image/png"},
+        ]
+        self.say(id=number, result={"content": content, "structuredContent": {"tide": "low"}})
+
+    def do_long(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        self.tell(number, "x" * int(given["text"]))
+
+    def do_child(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        """Starts a process that would outlive it."""
+        child = subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL)
+        self.tell(number, str(child.pid))
+
+    # ── Speaking ────────────────────────────────────────────────────────────────────────────
+
+    def tell(self, number: Any, said: str) -> None:
+        self.say(id=number, result={"content": [text(said)]})
+
+    def say(self, **message: Any) -> None:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for flag in ("--banner", "--noise", "--silent", "--die", "--line", "--stubborn"):
+        parser.add_argument(flag, action="store_true")
+    for option in ("--until", "--record", "--tools", "--any"):
+        parser.add_argument(option, default="")
+    options = parser.parse_args()
+    if options.die:
+        sys.stderr.write("first words\nno beach here\n")
+        sys.exit(7)
+    while options.until and not Path(options.until).exists():
+        time.sleep(0.01)
+    if options.banner:
+        sys.stdout.write("Welcome to the beach!\n{]\n\n")
+    if options.noise:
+        while True:
+            sys.stdout.write("waves\n")
+    if options.line:
+        while True:
+            sys.stdout.write("waves" * 1000)
+    if options.silent:
+        while sys.stdin.readline():
+            pass
+    Tiny(options).serve()
+    if options.stubborn:
+        import signal
+
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(1000)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""A process that speaks and commits without a pause, to be killed at any moment.
+
+python -m tests.runtime.search.speaker HOME SEED
+
+Says on stdout what was kept, a line for each message: conversation and word.
+"""
+
+import asyncio
+import itertools
+import random
+import sys
+from pathlib import Path
+
+from crabtalk.model.messages import Message
+from crabtalk.runtime.search import Scope, SessionIndex
+from crabtalk.storage import (
+    FileStorage,
+    MarkerRecord,
+    MessageRecord,
+    Meta,
+    MetaRecord,
+    Pair,
+    Record,
+)
+
+AT = "2026-01-01T00:00:00Z"
+
+
+async def speak(home: Path, seed: int) -> None:
+    """Words are told apart by the seed, so that none comes twice in all the lives of a home."""
+    choose = random.Random(seed)
+    storage = FileStorage(home, flush=False)
+    index = SessionIndex(storage, home / "index" / "sessions")
+    await index.search("anything", scope=Scope())
+    for number in itertools.count():
+        pair = Pair("crab", f"user{choose.randrange(40)}")
+        word = f"word{seed}x{number}"
+        meta = await storage.meta(pair)
+        is_new = meta is None
+        meta = meta or Meta(*pair, created_at=f"{AT}{seed}{number}")
+        records: list[Record] = [meta.snapshot()] if is_new else []
+        records.append(MessageRecord(meta.message_count, AT, Message("user", f"{word} common")))
+        match choose.randrange(20):
+            case 0:
+                records.append(MetaRecord(title=f"title{seed}x{number}"))
+            case 1:
+                end = meta.message_count + 1
+                records.append(MarkerRecord("a", AT, "t", f"summary{seed}x{number}", end))
+            case 2 if not is_new:
+                await storage.delete(pair)
+                index.deleted(pair)
+                print(f"{pair.sender} gone", flush=True)  # noqa: T201
+                continue
+        await storage.append(pair, records, create=is_new)
+        index.appended(pair, records)
+        print(f"{pair.sender} {word}", flush=True)  # noqa: T201
+        if number % 3 == 0:
+            index.refresh()
+
+
+if __name__ == "__main__":
+    asyncio.run(speak(Path(sys.argv[1]), int(sys.argv[2])))

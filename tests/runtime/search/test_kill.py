@@ -1,0 +1,106 @@
+"""The index killed with SIGKILL, over and over: nothing is missing and nothing is there twice."""
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crabtalk.runtime.search.follower import Follower
+from crabtalk.storage import FileStorage, MessageRecord, Record
+from tests.model_server import ROOT
+from tests.runtime.search.talk import Talk
+
+PATIENCE = 20.0
+LEAST = 5  # words before it may be killed
+
+
+async def live(home: Path, seed: int) -> None:
+    """A process speaks for a moment, and is killed in the middle of whatever it does."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.runtime.search.speaker",
+        str(home),
+        str(seed),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(random.Random(seed).randrange(LEAST, 150)):
+                assert await process.stdout.readline()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        await process.communicate()
+
+
+async def logged(storage: FileStorage) -> dict[tuple[str, int], Record]:
+    """Every message there is, by handle and id, read without the index."""
+    found: dict[tuple[str, int], Record] = {}
+    for handle in await storage.versions():
+        position, more = 0, True
+        while more:
+            followed = await storage.follow(handle, position, 1 << 20)
+            if followed is None:
+                break
+            for _, record in followed.records:
+                if isinstance(record, MessageRecord):
+                    found[handle, record.id] = record
+            position, more = followed.position, followed.more
+    return found
+
+
+async def check(home: Path) -> None:
+    storage = FileStorage(home, flush=False)
+    talk = Talk(storage, home / "index" / "sessions")
+    try:
+        await talk.committed()
+        messages = await logged(storage)
+        follower = follower_of(talk)
+        assert follower.rebuilds == 0  # it was caught up with, not thrown away
+        assert follower.view is not None
+        assert follower.view.messages.documents == len(messages)
+        assert follower.view.totals.documents == len(messages)
+        for (handle, number), record in messages.items():
+            assert isinstance(record, MessageRecord)
+            word = record.message.text.split()[0]
+            assert follower.view.messages.frequency(word) >= 1, word
+            hit = await talk.one(word, before=0, after=0)
+            assert (hit.handle, hit.message_id) == (handle, number)
+        for _, meta in await storage.conversations():
+            if meta.title:
+                assert (await talk.one(meta.title)).sender == meta.created_by
+            stored = await storage.read(meta.pair)
+            if stored is not None and stored.marker is not None:
+                assert (await talk.one(stored.marker.summary)).sender == meta.created_by
+    finally:
+        await talk.index.close()
+        await storage.close()
+
+
+def follower_of(talk: Talk) -> Follower:
+    return talk.index._follower
+
+
+async def kill_and_check(home: Path, times: int) -> None:
+    home.mkdir()
+    for seed in range(times):
+        await live(home, seed)
+        await check(home)
+
+
+@pytest.mark.req("search.kill")
+async def test_killed_ten_times_it_has_everything_once(home: Path) -> None:
+    await kill_and_check(home, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.req("search.kill")
+async def test_killed_a_hundred_times_it_has_everything_once(home: Path) -> None:
+    await kill_and_check(home, 100)

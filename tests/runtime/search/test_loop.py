@@ -1,0 +1,173 @@
+"""What the event loop notices of all this: next to nothing."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from crabtalk.model.messages import Message
+from crabtalk.runtime.search import tail as tails
+from crabtalk.runtime.search.follower import COMMIT_MESSAGES
+from crabtalk.storage import MemoryStorage, MessageRecord, Meta, Pair, Record
+from tests.runtime.search.talk import CRAB, OWL, Talk, at, talking
+
+# Generous: the promise is 50 ms, and a shared machine may look away for longer than that.
+LONGEST_STALL = 0.25
+TEXT = "The quick brown crab walks sideways over the lazy lobster, as it does every evening. " * 5
+
+
+class Watch:
+    """The longest time that the loop did not come round."""
+
+    def __init__(self) -> None:
+        self.stalls: list[float] = []
+
+    async def __aenter__(self) -> "Watch":
+        self._task = asyncio.ensure_future(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            begun = time.perf_counter()
+            await asyncio.sleep(0.001)
+            self.stalls.append(time.perf_counter() - begun)
+
+
+def conversation(pair: Pair, count: int) -> list[Record]:
+    meta = Meta(*pair, created_at=at(1))
+    messages = [MessageRecord(n, at(n), Message("user", f"{TEXT} {n}")) for n in range(count)]
+    return [meta.snapshot(), *messages]
+
+
+@pytest.mark.req("search.loop")
+async def test_the_loop_comes_round_while_logs_are_read_and_searched(home: Path) -> None:
+    async with talking(home) as talk:
+        for number in range(60):
+            pair = Pair("crab", f"user{number}")
+            await talk.storage.append(pair, conversation(pair, 50), create=True)
+        async with Watch() as watch:
+            talk.index.start()
+            searches = 0
+            while not talk.index.statistics().is_current:
+                await talk.search("lobster evening", limit=20)
+                searches += 1
+        assert searches > 0
+        assert talk.index.statistics().messages == 3_000
+        assert max(watch.stalls) < LONGEST_STALL
+
+
+@pytest.mark.req("search.loop")
+async def test_the_loop_comes_round_while_a_huge_message_is_taken_in(home: Path) -> None:
+    async with talking(home) as talk:
+        huge = " ".join(f"word{number % 5000}" for number in range(400_000)) + " needle"
+        await talk.say(CRAB, huge)
+        async with Watch() as watch:
+            assert (await talk.one("needle")).message_id == 0
+            await talk.committed()
+            assert (await talk.one("needle")).message_id == 0
+        assert max(watch.stalls) < LONGEST_STALL
+
+
+@pytest.mark.req("search.append.cost")
+async def test_an_append_costs_the_loop_next_to_nothing_however_large_it_is(home: Path) -> None:
+    async with talking(home) as talk:
+        await talk.storage.append(CRAB, conversation(CRAB, 1), create=True)
+        large = Message("user", "数据库 naïve " * 100_000)
+        taken = []
+        for number in range(1, 200):
+            record = MessageRecord(
+                number, at(1), large if number % 10 == 0 else Message("user", TEXT)
+            )
+            begun = time.perf_counter()
+            talk.index.appended(CRAB, [record])
+            taken.append(time.perf_counter() - begun)
+        assert sorted(taken)[len(taken) // 2] < 0.000_5
+
+
+# ── Bounds ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("search.tail.bounded")
+async def test_the_tail_does_not_grow_past_its_bound_and_loses_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "MAX_MESSAGES", 100)
+    async with talking(home) as talk:
+        records = conversation(CRAB, 2_000)
+        await talk.storage.append(CRAB, records, create=True)
+        talk.index.appended(CRAB, records)
+        assert talk.index.statistics().in_tail <= 100
+        assert (
+            (await talk.one("1999 lobster", before=0, after=0)).window[0].snippet.endswith("1999")
+        )
+
+
+@pytest.mark.req("search.tail.bounded")
+async def test_the_tail_is_bounded_in_bytes_too(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "MAX_BYTES", 10_000)
+    async with talking(home) as talk:
+        await talk.say(CRAB, *(f"{TEXT} number{n}" for n in range(100)))
+        assert talk.index.statistics().in_tail < 20
+        await talk.say(OWL, "small talk")
+        assert await talk.found("small") == ["owl/user"]
+        assert await talk.found("number99") == ["crab/user"]
+
+
+@pytest.mark.req("search.commit.batches")
+async def test_enough_messages_are_committed_without_being_asked(home: Path) -> None:
+    async with talking(home) as talk:
+        await talk.say(CRAB, *(f"number{n}" for n in range(COMMIT_MESSAGES)))
+        async with asyncio.timeout(10):
+            while talk.index.statistics().in_tail:
+                await asyncio.sleep(0.005)
+        assert talk.index.statistics().commits == 1
+
+
+@pytest.mark.req("search.commit.batches")
+async def test_few_messages_are_committed_after_a_while(home: Path) -> None:
+    async with talking(home) as talk:
+        await talk.say(CRAB, "hello")
+        await talk.committed()
+        commits = talk.index.statistics().commits
+        await talk.say(CRAB, "there")
+        assert talk.index.statistics().in_tail == 1
+        async with asyncio.timeout(10):
+            while talk.index.statistics().in_tail:
+                await asyncio.sleep(0.005)
+        assert talk.index.statistics().commits == commits + 1
+
+
+@pytest.mark.req("search.embedded")
+async def test_an_index_in_memory_writes_no_file(tmp_path: Path) -> None:
+    talk = Talk(MemoryStorage())
+    await talk.say(CRAB, "hello")
+    await talk.committed()
+    assert await talk.found("hello") == ["crab/user"]
+    await talk.index.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.req("search.late")
+async def test_nothing_is_opened_before_something_is_said_or_searched(home: Path) -> None:
+    async with talking(home) as talk:
+        talk.index.refresh()
+        await asyncio.sleep(0)
+        assert not talk.index.statistics().is_open
+        assert await talk.found("anything") == []
+        assert talk.index.statistics().is_open
+
+
+@pytest.mark.req("search.late")
+def test_neither_tantivy_nor_sqlite_is_loaded_before_it_is_needed() -> None:
+    code = "import sys, crabtalk.runtime.search; print({'tantivy', 'sqlite3'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
