@@ -20,7 +20,7 @@ from mcp import Client
 from crabtalk.component import PortFile
 from crabtalk.component.mcp_http import GRACE
 
-PATIENCE = 20
+PATIENCE = 40
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "components.md").read_text(encoding="utf-8")
 DICE = PAGE.split("```python\n")[1].split("```")[0]

@@ -22,6 +22,7 @@ from crabtalk.daemon.daemon import Daemon
 from crabtalk.daemon.feed import FeedLimits
 from crabtalk.daemon.firings import EventLimits
 from crabtalk.daemon.server import DaemonServer
+from crabtalk.mcp import McpLimits
 from crabtalk.model import Tool
 from crabtalk.protocol import wire
 from crabtalk.runtime import Hook, Limits, ToolDispatch
@@ -106,6 +107,7 @@ async def served(
     limits: Limits | None = None,
     feed_limits: FeedLimits | None = None,
     event_limits: EventLimits | None = None,
+    mcp_limits: McpLimits | None = None,
     transport_limits: TransportLimits | None = None,
 ) -> AsyncIterator[Served]:
     """Serves the home in `path`; `agents` and `config` are what its files say, if there are none.
@@ -127,6 +129,8 @@ async def served(
             limits=limits,
             feed_limits=feed_limits,
             event_limits=event_limits,
+            # However busy the machine, a first turn has the servers its test speaks of.
+            mcp_limits=mcp_limits or McpLimits(mcp_wait_seconds=PATIENCE),
             hook=Tools(**tools or {}) if hooks is None else None,
             hooks=hooks or {},
         )

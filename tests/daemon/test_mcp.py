@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from tests.daemon.served import (
     PATIENCE,
     Served,
     Tools,
-    becomes,
     called,
     calling,
     refused,
@@ -81,6 +80,13 @@ async def heard(client: Client, *wanted: tuple[str, str, int]) -> list[wire.McpE
             found.append(event)
             missing.discard((event.agent, event.name, event.kind))
     return found
+
+
+async def comes(claim: Callable[[], bool]) -> None:
+    """Waits for something that happens in another process, which needs the processor too."""
+    async with asyncio.timeout(PATIENCE):
+        while not claim():
+            await asyncio.sleep(0.01)
 
 
 # ── Tools ───────────────────────────────────────────────────────────────────────────────────────
@@ -167,10 +173,10 @@ async def test_killing_a_run_cancels_its_call_at_the_server(tmp_path: Path) -> N
     async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
         stream = client.stream("crab", calling([("wait", {})]))
         await until(stream, wire.ToolStartEvent)
-        await becomes(lambda: record.exists() and '"wait"' in record.read_text())
+        await comes(lambda: record.exists() and '"wait"' in record.read_text())
         async with daemon.client() as other:
             await other.kill("crab")
-        await becomes(lambda: "notifications/cancelled" in record.read_text())
+        await comes(lambda: "notifications/cancelled" in record.read_text())
         await told(stream)
         assert await text_of(client, "crab", "echo", "and on") == "and on"
 
@@ -184,7 +190,7 @@ async def test_a_turn_keeps_the_tools_it_began_with_and_the_next_has_the_new_one
     known: list[Peer] = []
 
     async def watch(call: ToolDispatch) -> str:
-        await becomes(lambda: any(tool.name == "extra" for tool in known[0].tools))
+        await comes(lambda: any(tool.name == "extra" for tool in known[0].tools))
         return "it has changed"
 
     hooks = {"test": Tools(watch=watch)}
@@ -366,7 +372,7 @@ async def test_whoever_subscribes_hears_how_servers_are_and_then_what_happens(
             ("crab", "beach", wire.MCP_EVENT_KIND_DISCONNECTED),
         ]
         assert "status 7" in later[1].error
-        await becomes(lambda: len(daemon.daemon.mcp_feed) == 0)
+        await comes(lambda: len(daemon.daemon.mcp_feed) == 0)
 
 
 async def next_of(events: AsyncGenerator[wire.McpEventMsg, None]) -> wire.McpEventMsg:
@@ -405,7 +411,7 @@ async def test_neither_a_rename_nor_a_reload_starts_a_server_anew(tmp_path: Path
         assert await text_of(client, "hermit", "dig") == "dig"
         assert await text_of(client, "hermit", "pid") == pid
         await client.delete_agent("hermit")
-        await becomes(lambda: not is_alive(int(pid)))
+        await comes(lambda: not is_alive(int(pid)))
 
 
 @pytest.mark.req("mcp.reload")

@@ -268,6 +268,8 @@ def test_a_peer_nobody_uses_is_stopped_keeps_its_tools_and_comes_back_when_wante
     assert told(peers.wanted(look.peer)) == [("crab", "beach", "connecting")]
     assert peer.is_offered
     assert starts(peers.wanted(look.peer)) == [], "it is coming already"
+    peers.offers(peer.number, ECHO, 140.0)
+    assert (peer.status, peer.is_idle) == (Status.CONNECTED, False)
 
 
 @pytest.mark.req("mcp.idle")

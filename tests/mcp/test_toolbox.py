@@ -33,6 +33,10 @@ def test_a_tool_of_our_own_has_its_name_whatever_a_server_calls_its() -> None:
     box = Toolbox([("a", peer("1", "bash"))], taken=["bash"])
     assert offered(box) == [("a__bash", "1")]
     assert box.find("bash") is None
+    box = Toolbox([("a", peer("1", "bash"))], taken=["bash", "a__bash"])
+    ((name, _),) = offered(box)
+    assert name.startswith("a__bash__")
+    assert box.find("a__bash") is None
 
 
 @pytest.mark.req("mcp.names.full")

@@ -159,8 +159,9 @@ class Tiny:
         self.tell(number, "x" * int(given["text"]))
 
     def do_child(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        """Starts a process that would outlive it."""
-        child = subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL)
+        """Starts a process that would outlive it, and does not listen to reason."""
+        script = "trap '' TERM; while :; do sleep 1000; done"
+        child = subprocess.Popen(["sh", "-c", script], stdin=subprocess.DEVNULL)
         self.tell(number, str(child.pid))
 
     # ── Speaking ────────────────────────────────────────────────────────────────────────────

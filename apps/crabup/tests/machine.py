@@ -9,6 +9,7 @@ import os
 import pty
 import select
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from crabup.supervised import Record, Supervised
 
 CRABUP = Path(sys.executable).with_name("crabup")
 PATIENCE = 30.0
+INTERRUPT = "\x03"
 
 # A component in miniature: a port file, /health, and a word in the log.
 COMPONENT = """\
@@ -148,7 +150,7 @@ class Machine:
         )
 
     def at_terminal(self, *words: str | Path, typed: str = "", when: str = "") -> tuple[int, str]:
-        """Its exit status and the screen; `typed` is typed as soon as `when` is on it."""
+        """Its exit status and the screen; `typed` is typed as soon as `when` is on it, ^C too."""
         master, slave = pty.openpty()
         process = subprocess.Popen(
             [CRABUP, *words],
@@ -169,7 +171,11 @@ class Machine:
                     break
                 screen += piece
                 if typed and when.encode() in screen:
-                    os.write(master, typed.encode())
+                    if typed == INTERRUPT:
+                        until(lambda: is_asleep(process.pid))
+                        process.send_signal(signal.SIGINT)
+                    else:
+                        os.write(master, typed.encode())
                     typed = ""
         finally:
             os.close(master)
@@ -189,6 +195,11 @@ class Machine:
 
     def unit(self, name: str) -> Unit:
         return Unit.of(Service(name, "Under test"), Path("/bin/true"), self.home)
+
+
+def is_asleep(pid: int) -> bool:
+    """Whether it waits for what is typed: a signal that comes just before that goes unnoticed."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -5,6 +5,7 @@ import plistlib
 import shutil
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -170,16 +171,18 @@ def test_what_systemd_refuses_is_said_in_its_words(machine: Machine) -> None:
 
 
 @pytest.mark.req("crabup.first_start")
-def test_a_key_that_a_service_would_not_find_is_named(systemd: Machine) -> None:
-    systemd.home.mkdir()
-    (systemd.home / "config.toml").write_text(
+def test_a_key_that_a_service_would_not_find_is_named(machine: Machine) -> None:
+    machine.home.mkdir()
+    (machine.home / "config.toml").write_text(
         '[[providers]]\nname = "x"\nkind = "openai"\napi_key = "${MY_KEY}"\n'
     )
-    systemd.stub("crabtalkd")
-    # Nobody starts it, so nobody answers; a component of its name would not be asked for keys.
-    from crabup.first_start import missing_variables
-
-    assert missing_variables(systemd.home) == ["MY_KEY"]
+    machine.stub("crabtalkd")
+    machine.stub("systemctl", "echo LoadState=loaded; echo ActiveState=failed")
+    said = machine.crabup("daemon", "start")
+    assert said.code == 1
+    advice, complaint = said.err.splitlines()
+    assert advice.startswith("config.toml reads MY_KEY from the environment, which systemd does")
+    assert complaint.startswith("crabup: daemon ended; it is tried again")
 
 
 @pytest.mark.req("crabup.units.launchd")
@@ -211,6 +214,31 @@ def test_where_launchd_runs_it_keeps_the_service(
     kept.manager.stop(kept.unit)
     assert not path.exists()
     assert machine.asked[-1] == f"launchctl bootout {domain}/{label}"
+
+
+@pytest.mark.req("crabup.units.schtasks")
+def test_where_the_task_scheduler_runs_it_keeps_the_service(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, as for launchd."""
+    program = machine.component()
+    machine.stub("schtasks", 'case "$*" in *"/tn ai."*/fo*) exit 1;; esac')
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCALAPPDATA", str(machine.user))
+    kept = to_be_kept("dice", machine.home, platform="win32")
+    assert kept.by == "schtasks"
+    kept.manager.start(kept.unit)
+    label = label_of("dice", machine.home)
+    path = machine.user / "crabtalk" / "tasks" / f"{label}.xml"
+    task = ElementTree.fromstring(path.read_bytes().decode("utf-16"))
+    command = task.find(".//{*}Exec/{*}Command")
+    assert command is not None
+    assert command.text == str(program)
+    assert machine.asked[-2:] == [
+        f"schtasks /create /tn {label} /xml {path} /f",
+        f"schtasks /run /tn {label}",
+    ]
 
 
 @pytest.mark.req("crabup.units.none")

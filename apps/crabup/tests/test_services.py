@@ -49,6 +49,17 @@ def test_a_component_runs_in_its_home_with_the_word_run(machine: Machine) -> Non
 
 
 @pytest.mark.req("crabup.service.start")
+def test_a_program_is_found_where_installers_put_it(machine: Machine) -> None:
+    for directory in (machine.user / ".local" / "bin", machine.home / "bin"):
+        directory.mkdir(parents=True)
+        machine.component().rename(directory / "crabtalk-dice")
+        assert machine.crabup("dice", "start").code == 0
+        assert machine.crabup("dice", "stop").code == 0
+        (directory / "crabtalk-dice").unlink()
+    assert "no program crabtalk-dice or dice" in machine.crabup("dice", "start").complaint
+
+
+@pytest.mark.req("crabup.service.start")
 def test_what_runs_already_is_left_alone(machine: Machine) -> None:
     machine.component()
     machine.crabup("dice", "start")
@@ -189,9 +200,10 @@ def test_a_port_file_nobody_listens_behind_is_stale(machine: Machine) -> None:
     (machine.home / "run").mkdir(parents=True)
     (machine.home / "run" / "dice.port").write_text(f"{port}\n")
     (machine.home / "run" / "odd name.port").write_text("nonsense")
+    (machine.home / "run" / "tui.pid").write_text("{}")
     rows = machine.ps()
     assert (rows["dice"]["status"], rows["dice"]["port"]) == ("stale", port)
-    assert rows["odd name"]["status"] == "stale"
+    assert rows["odd name"]["status"] == rows["tui"]["status"] == "stale"
     machine.crabup("dice", "stop")
     assert not (machine.home / "run" / "dice.port").exists()
 

@@ -15,8 +15,9 @@ from apps.cron.help_pages import PAGE, fresh, help_of, shown
 from apps.cron.tests.command import PROGRAM, called
 from apps.cron.tests.peer import cron, write
 from crabtalk_cron.cli import main
-from crabtalk_cron.entry import KINDS, TOP_KEYS, read_entries
+from crabtalk_cron.entry import KINDS
 from crabtalk_cron.expression import NICKNAMES, Expression
+from crabtalk_cron.reading import TOP_KEYS, read_entries
 
 COMMANDS = [(), *((name,) for name in main.commands)]
 DOCS = Path(__file__).parents[3] / "docs" / "cron.md"
@@ -129,7 +130,7 @@ async def test_check_remarks_on_entries_that_are_never_fired(home: Path) -> None
     ("data", "complaint"),
     [
         (b"# fine\n\xff\n", "it cannot be read: line 2 is not UTF-8; convert it"),
-        (b" " * (8 * 1024 * 1024 + 1), "it is larger than 8 MiB; take entries out"),
+        (b" " * (2 * 1024 * 1024 + 1), "it is larger than 2 MiB; take entries out"),
         (b"[[cron]]\nid = \n", "line 2: Invalid value; this is not TOML"),
     ],
 )

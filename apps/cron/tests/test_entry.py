@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk_cron.entry import Entry, Remark, read_entries
+from crabtalk_cron.entry import Entry
 from crabtalk_cron.expression import Expression
+from crabtalk_cron.reading import Remark, read_entries
 from crabtalk_cron.schedule import Quiet, Schedule
 from crabtalk_cron.zones import LOCAL, zone_called
 
@@ -158,3 +159,5 @@ def test_what_a_message_says_is_not_in_the_title_for_the_log() -> None:
     assert only(SHORT).title == "cron 1 (/feeds to crab)"
     secret = only(SHORT.replace("skill", "message"))
     assert secret.title == "cron 1 (a message to crab)"
+    command = only(SHORT.replace('skill = "feeds"', 'message = "/open 1234"'))
+    assert command.title == "cron 1 (/open to crab)"

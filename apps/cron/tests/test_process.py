@@ -19,19 +19,20 @@ EVERY_SECOND = "* * * * * *"
 async def test_an_agent_of_a_real_daemon_is_told_and_answers_also_after_a_restart(
     tmp_path: Path,
 ) -> None:
-    async with model_server() as model, served(tmp_path, model) as daemon:
-        write(daemon.home, cron(1, EVERY_SECOND, message="!say ahoy"))
-        async with running(daemon.home) as program:
-            await program.until("cron 1 (a message to crab): done")
-            (line,) = (line for line in daemon.log() if line["kind"] == "meta")
-            assert (line["agent"], line["sender"]) == ("crab", "cron")
-            first, second = daemon.kept()[:2]
-            assert (first["role"], first["content"]) == ("user", "!say ahoy")
-            assert second["role"] == "assistant"
-            await daemon.listener.close()
-            await program.until("no daemon answers in")
-            async with served(tmp_path, model):
-                await program.until("cron 1 (a message to crab): done")
+    async with model_server() as model:
+        async with served(tmp_path, model) as daemon:
+            home = daemon.home
+        write(home, cron(1, EVERY_SECOND, message="!say ahoy"))
+        async with running(home) as program:
+            for _ in range(2):
+                await program.until("no daemon answers in")
+                async with served(tmp_path, model) as daemon, daemon.client() as client:
+                    await program.until("cron 1 (a message to crab): done")
+                    (found,) = (await client.list_conversations()).conversations
+                    assert (found.agent, found.sender) == ("crab", "cron")
+                    asked, answer = daemon.kept()[:2]
+                    assert (asked["role"], asked["text"]) == ("user", "!say ahoy")
+                    assert (answer["role"], answer["text"]) == ("assistant", "ahoy")
             assert await program.end(signal.SIGTERM) == 0
 
 
@@ -45,7 +46,7 @@ async def test_a_skill_is_what_the_agent_is_told(tmp_path: Path) -> None:
         write(daemon.home, cron(1, EVERY_SECOND, skill="tides"))
         async with running(daemon.home) as program:
             await program.until("cron 1 (/tides to crab): done")
-        assert "It is low water." in str(daemon.kept()[0]["content"])
+        assert "It is low water." in daemon.kept()[0]["text"]
 
 
 @pytest.mark.req("cron.reload.changes")

@@ -1,68 +1,19 @@
-"""The runner with a real socket, by a clock the test moves."""
+"""The runner with a real socket, by a clock the test moves: what is fired, and when."""
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from apps.cron.tests.moved import MovedClock
 from apps.cron.tests.peer import PATIENCE, Peer, cron, serving, write
+from apps.cron.tests.told import NOON, UTC_ALL, Told, running, told
 from crabtalk.protocol import wire
 from crabtalk_cron import runner as module
 from crabtalk_cron.runner import Runner
 
-NOON = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
-UTC_ALL = 'tz = "UTC"\n\n'
-
-
-class Told(logging.Handler):
-    """What is logged, to be waited for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self._came = asyncio.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-        self._came.set()
-
-    async def until(self, words: str, times: int = 1) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while sum(words in line for line in self.lines) < times:
-                self._came.clear()
-                await self._came.wait()
-
-
-@pytest.fixture
-async def told() -> AsyncIterator[Told]:
-    handler = Told()
-    logger = logging.getLogger("crabtalk_cron")
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    yield handler
-    logger.removeHandler(handler)
-    logger.setLevel(logging.NOTSET)
-
-
-@asynccontextmanager
-async def running(home: Path, text: str, start: float = NOON) -> AsyncIterator[MovedClock]:
-    """A runner that has read the file and looked at the clock."""
-    write(home, UTC_ALL + text)
-    clock = MovedClock(start)
-    task = asyncio.ensure_future(Runner(home, clock).run())
-    try:
-        await clock.move(start)
-        yield clock
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
+__all__ = ["told"]
 
 
 @pytest.mark.req("cron.fire.message")
@@ -159,6 +110,7 @@ async def test_a_daemon_that_stays_away_is_tried_again_at_the_next_time(
     async with running(home, cron(1, "0 0 * * * *")) as clock:
         await clock.move(NOON + 3600)
         await told.until("tried again for a minute")
+        assert len([line for line in told.lines if "no daemon" in line]) == 1
         await clock.move(NOON + 3600 + 61)
         await told.until("tried again at its next time")
         async with serving(peer, home):
@@ -237,158 +189,6 @@ async def test_a_time_that_was_slept_through_is_passed_over(home: Path, told: To
         await peer.until(lambda: len(peer.ended) == 1)
 
 
-@pytest.mark.req("cron.once.removed")
-async def test_what_is_for_once_is_taken_out_of_the_file_when_its_turn_has_begun(
-    home: Path, told: Told
-) -> None:
-    peer = Peer()
-    peer.finish.clear()
-    text = f"# One.\n{cron(1)}# Two.\n{cron(2, once=True)}# Three.\n{cron(3, '@yearly')}"
-    async with serving(peer, home), running(home, text) as clock:
-        path = home / "config" / "crons.toml"
-        path.chmod(0o640)
-        await clock.move(NOON + 60)
-        await told.until("cron 2 (/s2 to crab): fired")
-        async with asyncio.timeout(PATIENCE):
-            while "id = 2" in path.read_text():
-                await asyncio.sleep(0.01)
-        assert (
-            path.read_text() == f"{UTC_ALL}# One.\n{cron(1)}# Two.\n# Three.\n{cron(3, '@yearly')}"
-        )
-        assert path.stat().st_mode & 0o777 == 0o640
-        peer.finish.set()
-        await told.until("cron 2 (/s2 to crab): done")
-        await clock.move(NOON + 120)
-        await peer.until(lambda: peer.contents.count("/s1") == 2)
-    assert peer.contents.count("/s2") == 1
-
-
-@pytest.mark.req("cron.once.removed")
-async def test_what_is_for_once_waits_for_a_daemon_and_for_an_agent(
-    home: Path, told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TOO_LATE", 0.0)
-    path = home / "config" / "crons.toml"
-    text = cron(1, once=True, agent="nobody")
-    peer = Peer()
-    async with running(home, text) as clock:
-        await clock.move(NOON + 60)
-        await told.until("no daemon answers")
-        async with serving(peer, home):
-            await clock.move(NOON + 120)
-            await told.until("no agent is called")
-        assert path.read_text() == UTC_ALL + text
-
-
-@pytest.mark.req("cron.once.removed")
-async def test_what_cannot_be_taken_out_is_fired_once_all_the_same(home: Path, told: Told) -> None:
-    peer = Peer()
-    text = 'cron = [{id = 1, schedule = "0 * * * * *", agent = "crab", skill = "s1", once = true}]'
-    async with serving(peer, home), running(home, text) as clock:
-        await clock.move(NOON + 60)
-        await told.until("take it out yourself, or it is fired again after a restart")
-        await told.until("cron 1 (/s1 to crab): done")
-        # The file is taken up again, and the entry in it is known to be spent.
-        write(home, f"{UTC_ALL}# Still here.\n{text}\n{cron(2)}".replace("[[cron]]", "[x]"))
-        await told.until("x means nothing here")
-        await clock.move(NOON + 120)
-        await clock.move(NOON + 180)
-    assert peer.contents == ["/s1"]
-
-
-@pytest.mark.req("cron.once.removed")
-async def test_a_file_in_which_the_entry_was_changed_meanwhile_is_left_alone(
-    home: Path, told: Told
-) -> None:
-    peer = Peer()
-    peer.begin.clear()
-    async with serving(peer, home), running(home, cron(1, once=True)) as clock:
-        await clock.move(NOON + 60)
-        await peer.until(lambda: len(peer.asked) == 1)
-        changed = UTC_ALL + cron(1, "@yearly", once=True)
-        path = write(home, changed)
-        peer.begin.set()
-        await told.until("cron 1 (/s1 to crab): done")
-        assert path.read_text() == changed
-
-
-@pytest.mark.req("cron.once.removed")
-async def test_a_link_to_the_file_stays_a_link(home: Path, tmp_path: Path, told: Told) -> None:
-    peer = Peer()
-    real = tmp_path / "dotfiles.toml"
-    link = write(home, "")
-    link.unlink()
-    link.symlink_to(real)
-    async with serving(peer, home), running(home, cron(1, once=True)) as clock:
-        await clock.move(NOON + 60)
-        await told.until("cron 1 (/s1 to crab): done")
-    assert link.is_symlink()
-    assert real.read_text() == UTC_ALL
-
-
-@pytest.mark.req("cron.reload.changes")
-async def test_an_entry_that_is_changed_in_place_is_taken_up_within_two_seconds(
-    home: Path, told: Told
-) -> None:
-    peer = Peer()
-    loop = asyncio.get_running_loop()
-    async with serving(peer, home), running(home, cron(1, "0 0 * * * *")) as clock:
-        before = loop.time()
-        write(home, UTC_ALL + cron(1, "0 1 * * * *"))
-        await told.until("has changed: 1 entries")
-        assert loop.time() - before < 2
-        await clock.move(NOON + 60)
-        await peer.until(lambda: len(peer.ended) == 1)
-
-
-@pytest.mark.req("cron.reload.mistake")
-async def test_a_mistake_in_the_file_keeps_what_runs_and_names_the_line(
-    home: Path, told: Told
-) -> None:
-    peer = Peer()
-    async with serving(peer, home), running(home, cron(1)) as clock:
-        write(home, UTC_ALL + cron(1, "0 0 * * * *") + cron(2, "0 99 * * * *"))
-        await told.until("line 11: schedule '0 99 * * * *': minute 99 is not within 0-59")
-        write(home, UTC_ALL + cron(1, "0 0 * * * *") + "[[cron\n")
-        await told.until("line 9: ")
-        await clock.move(NOON + 60)
-        await peer.until(lambda: len(peer.ended) == 1)
-        write(home, UTC_ALL + cron(3))
-        await told.until("has changed: 1 entries")
-        await clock.move(NOON + 120)
-        await peer.until(lambda: len(peer.ended) == 2)
-    assert peer.contents == ["/s1", "/s3"]
-
-
-@pytest.mark.req("cron.reload.mistake")
-async def test_at_the_start_entries_without_a_mistake_run_beside_one_with(
-    home: Path, told: Told
-) -> None:
-    peer = Peer()
-    async with serving(peer, home), running(home, cron(1, "never") + cron(2)) as clock:
-        assert any("line 5: schedule 'never'" in line for line in told.lines)
-        await clock.move(NOON + 60)
-        await peer.until(lambda: len(peer.ended) == 1)
-    assert peer.contents == ["/s2"]
-
-
-@pytest.mark.req("cron.reload.changes")
-async def test_an_entry_that_was_removed_while_it_waited_is_not_fired(
-    home: Path, told: Told
-) -> None:
-    peer = Peer()
-    peer.finish.clear()
-    text = "at_once = 1\n\n" + cron(1)
-    async with serving(peer, home), running(home, text + cron(2)) as clock:
-        await clock.move(NOON + 60)
-        await peer.until(lambda: len(peer.asked) == 1)
-        write(home, UTC_ALL + text)
-        await told.until("has changed: 1 entries")
-        peer.finish.set()
-        await told.until("cron 2 (/s2 to crab): changed or removed before it was fired")
-    assert peer.contents == ["/s1"]
-
-
 @pytest.mark.req("cron.schedule.local")
 async def test_a_machine_that_is_given_another_zone_goes_by_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
@@ -458,3 +258,19 @@ async def test_a_turn_without_end_makes_room_for_others_after_a_while(
         await told.until("left alone")
         await clock.move(NOON + 120)
         await peer.until(lambda: len(peer.asked) == 2)
+
+
+@pytest.mark.req("cron.daemon.away")
+async def test_an_entry_that_still_looks_for_a_daemon_is_not_told_of_at_every_tick(
+    home: Path, told: Told
+) -> None:
+    peer = Peer()
+    async with running(home, cron(1, "* * * * * *")) as clock:
+        await clock.move(NOON + 1)
+        await told.until("tried again for a minute")
+        for second in range(2, 30):
+            await clock.move(NOON + second)
+        assert len([line for line in told.lines if line.startswith("cron 1")]) == 1
+        async with serving(peer, home):
+            await told.until("cron 1 (/s1 to crab): done")
+    assert peer.contents == ["/s1"]

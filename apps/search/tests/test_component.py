@@ -18,7 +18,7 @@ from apps.search.tests.sites import always, configure, saved, serving
 from crabtalk.component import PortFile
 
 PROGRAM = Path(sys.executable).with_name("crabtalk-search")
-PATIENCE = 20
+PATIENCE = 40
 
 
 @asynccontextmanager

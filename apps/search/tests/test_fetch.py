@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import os
+import resource
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -14,11 +15,15 @@ from pathlib import Path
 import pytest
 import trustme
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
 
 from apps.search.tests.sites import Site, always, serving
 from crabtalk_search.config import FetchConfig
 from crabtalk_search.errors import FetchError
-from crabtalk_search.fetch import Fetcher, Page
+from crabtalk_search.fetch import Fetcher, Page, parsed
+from crabtalk_search.page import MEMORY
 
 LOCAL = FetchConfig(allow=(ip_network("127.0.0.0/24"),))
 
@@ -164,6 +169,25 @@ async def test_only_addresses_of_the_web_are_fetched(address: str) -> None:
             await made.fetch(address)
 
 
+@pytest.mark.req("searchapp.fetch.schemes")
+@given(
+    st.one_of(
+        st.text(max_size=40),
+        st.text("htps:/.@[]%?#\\\0\udcff 127.1aé①", max_size=40),
+        st.text(max_size=20).map("http://{}".format),
+    )
+)
+def test_whatever_is_asked_for_is_an_address_of_the_web_or_refused(text: str) -> None:
+    for base in (None, URL("https://a.example/dir/")):
+        try:
+            url = parsed(text, base)
+        except FetchError:
+            continue
+        assert url.scheme in ("http", "https")
+        assert url.host
+        assert url.user is None
+
+
 async def endless(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
@@ -295,6 +319,8 @@ async def test_a_page_made_to_fill_the_memory_fails_alone() -> None:
     bomb = "<p>" + "".join(f"<font a={n}>" for n in range(3_000)) + "</p><p>x" * 10_000
     with pytest.raises(FetchError, match="too deep or too large to read"):
         await fetched(bomb, timeout=40)
+    # Kilobytes, of the largest process that was ever started here.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < MEMORY
     assert (await fetched("<p>fine</p>")).content == "fine"
 
 

@@ -9,7 +9,7 @@ run_mcp(server)
 """
 
 from .errors import ComponentError, UnitError
-from .managers import last_lines, manager_here, stop_component
+from .managers import last_lines, manager_here, run_command, stop_component
 from .place import Place
 from .port_file import PortFile, port_files
 from .running import run_mcp, serve_mcp
@@ -30,6 +30,7 @@ __all__ = [
     "last_lines",
     "manager_here",
     "port_files",
+    "run_command",
     "run_mcp",
     "serve_mcp",
     "stop_component",

@@ -167,7 +167,8 @@ class DelegateHook(ToolHook):
     def _make(self, call: ToolDispatch, name: str, prompt: str) -> Agent:
         """Made for one task: all its caller is, and may do, but for what it is told."""
         caller = self._runtime().written(call.agent)
-        return msgspec.structs.replace(caller, name=name, prompt=prompt, description="", mcps=())
+        # Its servers are its caller's: the same declarations are the same peers.
+        return msgspec.structs.replace(caller, name=name, prompt=prompt, description="")
 
     def keep(self, started: list[Delegated]) -> None:
         """They go on without their caller."""

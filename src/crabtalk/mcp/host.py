@@ -103,9 +103,6 @@ def main() -> None:
     die_with_parent()
     # Were it to crash, the image would hold secrets of every server.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Copies of our own pipes that a parent may have left us: servers would inherit them, and keep
-    # them open when we are gone.
-    os.closerange(3, 4096)
     # Whatever prints must not be taken for a message.
     descriptor = os.dup(1)
     os.dup2(2, 1)
@@ -113,7 +110,7 @@ def main() -> None:
     for name in ("mcp", "httpx2", "anyio"):
         # What goes wrong with a peer is told in its own words; these would be said twice.
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    # Not uvloop: its child processes inherit copies of each other's pipes, and so never end.
+    # Not uvloop: servers would inherit copies of our pipes, and keep them open when we are gone.
     asyncio.run(run(descriptor))
 
 

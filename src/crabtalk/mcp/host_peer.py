@@ -19,7 +19,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from crabtalk import __version__
 
-from .host_content import answer_of, tools_of
+from .host_content import MOST_TOOLS, answer_of, tools_of
 from .host_http import TooLargeError, http_transport
 from .host_oauth import PATIENCE
 from .host_process import ServerProcess
@@ -40,6 +40,7 @@ from .messages import (
 log = logging.getLogger(__name__)
 
 MOST_PAGES = 100  # of a list of tools
+BREATH = 0.1  # between two readings of it, however often it changes
 # However much progress a call makes.
 LONGEST_CALL = 3600.0
 # For what is left to say once a connection is lost, and for letting go of a server.
@@ -71,13 +72,14 @@ class HostPeer:
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._following: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._stale = False  # the list of tools, while it is being read
+        self._tools: tuple[McpTool, ...] = ()  # as last told
+        self._stale = False  # they have changed since they were asked for
         self._status = 0  # of the last answer over HTTP that was none
         self._loss = ""
         self._task = asyncio.ensure_future(self._own())
 
     async def close(self) -> None:
-        """Nothing is left of it, and nothing more is told."""
+        """Nothing is left of it, and nothing more is told but that."""
         self._tell = lambda message: None
         self._closing.set()
         _, late = await asyncio.wait([self._task], timeout=LETTING_GO)
@@ -91,6 +93,10 @@ class HostPeer:
         is_final = False
         try:
             await self._live()
+        except asyncio.CancelledError:
+            self._loss = "the connection was lost"
+            if self._closing.is_set():
+                raise
         except Exception as error:
             failure = reason_of(error)
             self._loss = self._sentence(failure)
@@ -104,7 +110,7 @@ class HostPeer:
         """From the first word to the last."""
         async with AsyncExitStack() as stack:
             client, tools = await self._connect(stack)
-            self._client = client
+            self._client, self._tools = client, tools
             stack.callback(self._forget)
             self._tell(Offers(self._order.peer, tools))
             if changes_are_told(client):
@@ -153,11 +159,12 @@ class HostPeer:
                 lambda: self._break("the connection was lost"),
             )
         else:
+            tell = self._tell  # also when it is being let go of
             self._process = ServerProcess(
                 order.command,
                 order.args,
                 order.env,
-                lambda pid: self._tell(Spawned(order.peer, pid)),
+                lambda pid: tell(Spawned(order.peer, pid)),
             )
             transport = self._process.transport()
         return Client(
@@ -236,7 +243,7 @@ class HostPeer:
             page = await client.list_tools(cursor=cursor)
             found += page.tools
             cursor = page.next_cursor
-            if cursor is None:
+            if cursor is None or len(found) >= MOST_TOOLS:
                 break
         return tools_of(found)
 
@@ -259,7 +266,10 @@ class HostPeer:
             except Exception as error:
                 log.debug("the tools of a peer could not be read anew: %s", reason_of(error))
                 return
-            self._tell(Offers(self._order.peer, tools))
+            if tools != self._tools:
+                self._tools = tools
+                self._tell(Offers(self._order.peer, tools))
+            await asyncio.sleep(BREATH)
 
     async def _follow(self, client: Client) -> None:
         """Newer servers tell of changes to those only who listen. One that stops telling is asked

@@ -14,7 +14,7 @@ from pathlib import Path
 from crabtalk.runtime import Clock
 from crabtalk.storage import Agent, McpServer
 
-from .declaration import fingerprint
+from .declaration import fingerprint, without_secrets
 from .limits import McpLimits
 from .link import Link
 from .messages import (
@@ -42,6 +42,7 @@ EVERYBODY = ""
 GRACE = 5.0
 # The same for connecting, when the host may have to be started first, on a busy machine.
 STARTING = 60.0
+GONE = "the server is no longer declared"
 # What a server that was just lost has to come back in, for a call it never heard.
 COMING_BACK = 10.0
 
@@ -149,6 +150,8 @@ class Mcp:
         """
         if len(self._calls) >= self._limits.mcp_calls:
             raise McpCallError(f"{len(self._calls)} calls are under way; try again later")
+        if (found := self._peers.get(peer)) is None:
+            raise McpCallError(GONE)
         self._peers.begun(peer)
         try:
             self._do(self._peers.wanted(peer))
@@ -160,7 +163,8 @@ class Mcp:
         finally:
             self._peers.ended(peer, self._clock.seconds())
         if isinstance(answer, NoResult):
-            raise McpCallError(answer.error)
+            # What a server says may repeat what it was told in confidence.
+            raise McpCallError(without_secrets(answer.error, found.server))
         return answer
 
     async def _connected(self, id_: str, *, lost: int = 0) -> int:
@@ -181,7 +185,7 @@ class Mcp:
                 await self._until(is_decided)
         peer = self._peers.get(id_)
         if peer is None:
-            raise McpCallError("the server is no longer declared")
+            raise McpCallError(GONE)
         if peer.status is not Status.CONNECTED:
             raise McpCallError(peer.error or "the server is not connected yet; try again later")
         return peer.number

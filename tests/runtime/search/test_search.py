@@ -49,10 +49,10 @@ async def test_what_was_never_said_is_not_found(talk: Talk) -> None:
     assert await talk.search("goodbye") == []
 
 
-@pytest.mark.parametrize("query", ["", " ", "?!", '""', '"', "the of and", "x"])
-async def test_a_query_without_words_finds_nothing(talk: Talk, query: str) -> None:
+async def test_a_query_without_words_finds_nothing(talk: Talk) -> None:
     await talk.say(CRAB, "the x of and ?!")
-    assert await talk.search(query) == []
+    for query in ("", " ", "?!", '""', '"', "the of and", "x"):
+        assert await talk.search(query) == [], query
 
 
 @pytest.mark.req("search.one_hit_a_conversation")
@@ -235,60 +235,56 @@ async def test_images_neither_hinder_nor_help(talk: Talk) -> None:
 # ── Phrases ─────────────────────────────────────────────────────────────────────────────────────
 
 
+PHRASES = [
+    ('"low tide"', {"a"}),
+    ('"tide low"', {"b"}),
+    ("low tide", {"a", "b", "c"}),
+    ('"low tide" harbour', {"a"}),
+    ('"low tide" "old harbour"', set()),
+    ('"the low, TIDE!"', {"a"}),
+    ('"tide"', {"a", "b", "c"}),
+    ('"low tide', {"a", "b", "c"}),
+    ('"café noir"', {"d"}),
+    ('"noir café"', set()),
+    ('"数据库"', {"d"}),
+    ('"noir 数据"', {"d"}),
+    ('"库数"', set()),
+]
+
+
 @pytest.mark.req("search.phrases")
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ('"low tide"', {"a"}),
-        ('"tide low"', {"b"}),
-        ("low tide", {"a", "b", "c"}),
-        ('"low tide" harbour', {"a"}),
-        ('"low tide" "old harbour"', set()),
-        ('"the low, TIDE!"', {"a"}),
-        ('"tide"', {"a", "b", "c"}),
-        ('"low tide', {"a", "b", "c"}),
-        ('"café noir"', {"d"}),
-        ('"noir café"', set()),
-        ('"数据库"', {"d"}),
-        ('"noir 数据"', {"d"}),
-        ('"库数"', set()),
-    ],
-)
-async def test_what_is_in_quotes_stands_in_a_row(
-    talk: Talk, query: str, expected: set[str]
-) -> None:
+async def test_what_is_in_quotes_stands_in_a_row(talk: Talk) -> None:
     await talk.say(Pair("crab", "a"), "at low tide we walk to the harbour")
     await talk.say(Pair("crab", "b"), "the tide: low and slow")
     await talk.say(Pair("crab", "c"), "low water, then the tide, in the old harbour")
     await talk.say(Pair("crab", "d"), "un café noir 数据库 s'il vous plaît")
-    assert {hit.sender for hit in await talk.search(query)} == expected
+    for query, expected in PHRASES:
+        assert {hit.sender for hit in await talk.search(query)} == expected, query
 
 
 # ── Who may find it ─────────────────────────────────────────────────────────────────────────────
 
 
+SCOPES = [
+    (Scope(), {"crab/ann", "crab/bob", "owl/ann", "owl/bob"}),
+    (Scope(agent="crab"), {"crab/ann", "crab/bob"}),
+    (Scope(sender="ann"), {"crab/ann", "owl/ann"}),
+    (Scope("owl", "bob"), {"owl/bob"}),
+    (Scope("owl", "eve"), set()),
+    (Scope("", ""), set()),
+]
+
+
 @pytest.mark.req("search.scope")
-@pytest.mark.parametrize(
-    ("scope", "expected"),
-    [
-        (Scope(), {"crab/ann", "crab/bob", "owl/ann", "owl/bob"}),
-        (Scope(agent="crab"), {"crab/ann", "crab/bob"}),
-        (Scope(sender="ann"), {"crab/ann", "owl/ann"}),
-        (Scope("owl", "bob"), {"owl/bob"}),
-        (Scope("owl", "eve"), set()),
-        (Scope("", ""), set()),
-    ],
-)
-async def test_nothing_is_found_outside_the_scope(
-    talk: Talk, scope: Scope, expected: set[str]
-) -> None:
+async def test_nothing_is_found_outside_the_scope(talk: Talk) -> None:
     for agent in ("crab", "owl"):
         for sender in ("ann", "bob"):
             await talk.say(Pair(agent, sender), "the secret is swordfish", "and more")
             await talk.title(Pair(agent, sender), "granite")
             await talk.fold(Pair(agent, sender), "basalt")
     for query in ("swordfish", "granite", "basalt", "swordfish granite basalt", '"the secret"'):
-        assert set(await talk.found(query, scope=scope)) == expected
+        for scope, expected in SCOPES:
+            assert set(await talk.found(query, scope=scope)) == expected, (query, scope)
 
 
 @pytest.mark.req("search.filters.time")
@@ -371,15 +367,11 @@ async def test_the_latest_of_equal_messages_is_the_one_that_is_shown(talk: Talk)
 
 
 @pytest.mark.req("search.limits.hits")
-@pytest.mark.parametrize(
-    ("limit", "expected"), [(-5, 1), (0, 1), (1, 1), (7, 7), (20, 20), (10**9, MAX_HITS)]
-)
-async def test_a_limit_is_taken_for_one_between_one_and_twenty(
-    talk: Talk, limit: int, expected: int
-) -> None:
+async def test_a_limit_is_taken_for_one_between_one_and_twenty(talk: Talk) -> None:
     for pair in pairs(25):
         await talk.say(pair, "tide")
-    assert len(await talk.search("tide", limit=limit)) == expected
+    for limit, expected in [(-5, 1), (0, 1), (1, 1), (7, 7), (20, 20), (10**9, MAX_HITS)]:
+        assert len(await talk.search("tide", limit=limit)) == expected
 
 
 async def test_five_are_found_unless_asked_otherwise(talk: Talk) -> None:

@@ -44,17 +44,17 @@ def label_of(name: str, home: Path) -> str:
 
 def platform_manager(platform: str = sys.platform) -> Manager | None:
     """The one of this machine, if it is there and runs."""
-    probes = {
-        "linux": ["systemctl", "--user", "show-environment"],
-        "darwin": ["launchctl", "print", f"gui/{os.getuid()}"],
-        "win32": ["schtasks", "/query", "/fo", "csv", "/nh"],
-    }
-    probe = probes.get(platform)
-    if probe is None or shutil.which(probe[0]) is None:
-        return None
-    if run_command(probe).returncode != 0:
-        return None
-    return manager_here(platform=platform)
+    match platform:
+        case "linux":
+            probe = ["systemctl", "--user", "show-environment"]
+        case "darwin":
+            probe = ["launchctl", "print", f"gui/{os.getuid()}"]
+        case "win32":
+            probe = ["schtasks", "/query", "/fo", "csv", "/nh"]
+        case _:
+            return None
+    is_here = shutil.which(probe[0]) is not None and run_command(probe).returncode == 0
+    return manager_here(platform=platform) if is_here else None
 
 
 def to_be_kept(name: str, home: Path, *, platform: str = sys.platform) -> Kept:

@@ -1,8 +1,9 @@
 """crabup pkg: packages of agents, skills, MCP servers and commands, from a registry."""
 
 import os
+import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,8 +102,8 @@ def pkg_remove(name: str, given_home: Path | None) -> None:
         raise CommandError(f"there is no package {name} here; `crabup pkg list` has the names")
     for path in remove(receipt, home):
         say(f"{home / path} was edited since, and stays")
-    reload_daemon(home)
     say(f"{name} is removed")
+    reload_daemon(home)
 
 
 @pkg.command("list")
@@ -185,9 +186,8 @@ def described(plan: "Plan") -> str:
     lines = [f"{manifest.name}: {one_line(manifest.description, 200) or 'no description'}"]
     lines += [f"  agent {name}" for name in plan.agents]
     lines += [f"  skill {one_line(name)}" for name in plan.skills]
-    for name, server in manifest.mcps.items():
-        what = server.get("url") or " ".join([server["command"], *server.get("args", [])])
-        lines.append(f"  MCP server {one_line(name)}, which is {one_line(what, 200)}")
+    servers = [*manifest.mcps.values(), *(s for agent in manifest.agents for s in agent.mcps or ())]
+    lines += dict.fromkeys(f"  MCP server {one_line(server_line(server))}" for server in servers)
     lines += [f"  program {each}" for each in sorted(set(manifest.commands.values()))]
     if plan.agent:
         lines.append(f"  its MCP servers are for your agent {one_line(plan.agent)}")
@@ -195,6 +195,14 @@ def described(plan: "Plan") -> str:
         checked = "checked" if manifest.checksum else "without a checksum"
         lines.append(f"  from {one_line(manifest.repository)}, {checked}")
     return "\n".join(lines)
+
+
+def server_line(server: Mapping[str, Any]) -> str:
+    """Its name, and all that will be run or connected to."""
+    if "url" in server:
+        return f"{server['name']}: {server['url']}"
+    environment = [f"{name}={value}" for name, value in server.get("env", {}).items()]
+    return f"{server['name']}: {shlex.join([*environment, server['command'], *server.get('args', [])])}"
 
 
 def accepted(plan: "Plan", home: Path) -> None:

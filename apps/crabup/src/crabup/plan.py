@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def verify(manifest: Manifest, repository: Path | None) -> None:
         raise ManifestError(
             f"the manifest of {manifest.name} has a checksum and no repository; report it"
         )
-    if (found := checksum_of(repository)) != manifest.checksum:
+    if (found := checksum_of(repository, f"{manifest.name}.toml")) != manifest.checksum:
         raise ManifestError(
             f"{manifest.name} is not what its manifest speaks of: it should be "
             f"{manifest.checksum} and is {found}; report it"
@@ -100,7 +101,7 @@ def agent_file(
     known = {
         "description": agent.description,
         "model": agent.model,
-        "prompt": agent.prompt or prompt_of(manifest, agent, repository),
+        "prompt": agent.prompt if agent.prompt.strip() else prompt_of(manifest, agent, repository),
         "thinking": agent.thinking,
         "skills": list(agent.skills),
         "mcps": list(servers),
@@ -195,14 +196,26 @@ def toml_of(document: Mapping[str, Any]) -> str:
                     table[name] = inline(entry) if isinstance(entry, Mapping) else entry
                 tables.append(table)
             made[key] = tables
-        elif isinstance(value, str) and "\n" in value:
-            made[key] = tomlkit.string(value, multiline=True)
+        elif isinstance(value, str):
+            made[key] = written(value)
         else:
             made[key] = value
     text = tomlkit.dumps(made)
     if tomllib.loads(text) != document:
         raise CommandError("a text of the package cannot be written as TOML; report it")
     return text
+
+
+def written(text: str) -> Any:
+    """Over several lines if it has them, where TOML can hold it so."""
+    import tomlkit
+
+    if "\n" in text:
+        item = tomlkit.string(text, multiline=True)
+        with suppress(ValueError):
+            if tomllib.loads(f"x = {item.as_string()}") == {"x": text}:
+                return item
+    return tomlkit.string(text)
 
 
 def inline(value: Mapping[str, Any]) -> Any:

@@ -67,11 +67,12 @@ def service_called(name: str) -> Program:
 
 
 def find_executable(program: Program, home: Path) -> Path:
-    """On PATH, where crabup keeps programs itself, or beside crabup. Absolute."""
+    """On PATH, where installers put programs, or beside crabup. Absolute."""
     names = [program.executable] if program.executable else [PREFIX + program.name, program.name]
     places = [
         os.environ.get("PATH", os.defpath),
         str(home / "bin"),
+        str(Path.home() / ".local" / "bin"),
         str(Path(sys.executable).parent),
     ]
     for name in names:

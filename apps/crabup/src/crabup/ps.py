@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .complaints import CommandError
 from .options import home_at, home_option, json_option
 from .screen import document, say, show, table
 
@@ -64,7 +65,7 @@ def survey(home: Path) -> list[Row]:
     for name in [DAEMON, *sorted(names - {DAEMON})]:
         try:
             row = look_at(name, home, manager)
-        except ComponentError:  # a port file whose name no component could have
+        except (ComponentError, CommandError):  # a file whose name no service could have
             row = Row(name, None, "stale", None, None)
         if row is not None:
             rows.append(row)

@@ -81,7 +81,9 @@ def clone(place: str, target: Path, branch: str, *, is_local: bool) -> None:
         raise CommandError(f"git did not get {place} in {PATIENCE} s; try again") from None
     if result.returncode != 0:
         said = result.stderr.strip().splitlines()
-        raise CommandError(f"cannot get {place}: {said[-1] if said else 'git says nothing'}")
+        raise CommandError(
+            f"cannot get {place}: {said[-1] if said else 'git says nothing'}; check the address"
+        )
 
 
 def slug_of(place: str) -> str:
@@ -102,10 +104,15 @@ def files_of(root: Path) -> list[str]:
     return sorted(path for path in found if path != ".git")
 
 
-def checksum_of(root: Path) -> str:
-    """Of what is in a repository, wherever it came from: paths, contents, and what may be run."""
+def checksum_of(root: Path, manifest: str) -> str:
+    """Of what is in a repository, wherever it came from: paths, contents, and what may be run.
+
+    `manifest`, which holds the checksum, may be in there too and does not count.
+    """
     total = hashlib.sha256()
     for name in files_of(root):
+        if name == manifest:
+            continue
         path = root / name
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):

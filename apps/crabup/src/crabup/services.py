@@ -93,8 +93,9 @@ def start(name: str, home: Path) -> None:
     make_home(home)
     prepare(kept, home)
     ready_log(kept.unit)
+    ends = ends_of(kept)
     kept.manager.start(kept.unit)
-    see_it_run(kept, home)
+    see_it_run(kept, home, ends)
 
 
 def stop(name: str, home: Path) -> None:
@@ -166,8 +167,17 @@ def prepare(kept: "Kept", home: Path) -> None:
         )
 
 
-def see_it_run(kept: "Kept", home: Path) -> None:
-    """Waits until it answers, or has lived for a while. Raises CommandError if it does neither."""
+def ends_of(kept: "Kept") -> int:
+    """How often it has ended under the supervisor it has."""
+    from .supervised import Supervised
+
+    record = kept.manager.record() if isinstance(kept.manager, Supervised) else None
+    return record.ends if record is not None and record.has_supervisor() else 0
+
+
+def see_it_run(kept: "Kept", home: Path, ends: int = 0) -> None:
+    """Waits until it answers, or has lived for a while. Raises CommandError if it does neither,
+    or has ended more often than `ends`."""
     from .probing import DAEMON, probe
     from .supervised import Supervised
 
@@ -175,7 +185,7 @@ def see_it_run(kept: "Kept", home: Path) -> None:
     while True:
         status, answer = kept.status(), probe(kept.name, home)
         record = kept.manager.record() if isinstance(kept.manager, Supervised) else None
-        if status.state == "failed" or (record is not None and record.ends):
+        if status.state == "failed" or (record is not None and record.ends > ends):
             how = record.last if record is not None else "ended"
             raise CommandError(
                 f"{kept.name} {how}{last_words(kept.name, home)}; it is tried again until "

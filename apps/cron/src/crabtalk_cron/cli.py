@@ -6,18 +6,16 @@ import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import __version__
-from .screen import document, one_line, say, show, table
+from .screen import document, say, show, table
 
 if TYPE_CHECKING:
-    from .entry import Entry, Reading, Remark
+    from .reading import Reading, Remark
 
 NAME = "crabtalk-cron"
 EXAMPLES = """\b
@@ -138,6 +136,8 @@ def next_times(count: int, home: Path, in_json: bool) -> None:
       crabtalk-cron next
       crabtalk-cron next -n 5 --json
     """
+    from .forecast import as_json, next_of, rows
+
     found = reading(home)
     complain(home, found)
     times = [(entry, next_of(entry, count)) for entry in found.entries]
@@ -163,6 +163,8 @@ def check(home: Path, in_json: bool) -> None:
     Example:
       crabtalk-cron check
     """
+    from .forecast import next_of
+
     found = reading(home)
     idle = [entry.id for entry in found.entries if not next_of(entry, 1)]
     if in_json:
@@ -202,29 +204,3 @@ def complain(home: Path, found: "Reading") -> None:
 
     tell(found.mistakes)
     tell(found.remarks)
-
-
-def next_of(entry: "Entry", count: int) -> list[datetime]:
-    from .clock import Clock
-
-    ticks = islice(entry.schedule.ticks(Clock().now()), count)
-    return [datetime.fromtimestamp(tick.moment, entry.schedule.zone) for tick in ticks]
-
-
-def rows(entry: "Entry", moments: list[datetime]) -> list[tuple[str, ...]]:
-    who = one_line(f"{entry.agent} {one_line(entry.content, 40)}")
-    later = f" and up to {entry.jitter:g} s later" if entry.jitter else ""
-    said = [f"{moment:%a %Y-%m-%d %H:%M:%S %z}{later}" for moment in moments] or ["never"]
-    return [(str(entry.id), who, when) for when in said]
-
-
-def as_json(entry: "Entry", moments: list[datetime]) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "agent": entry.agent,
-        "content": entry.content,
-        "sender": entry.sender,
-        "once": entry.once,
-        "jitter": entry.jitter,
-        "next": [moment.isoformat() for moment in moments],
-    }

@@ -12,6 +12,8 @@ from typing import Any
 
 TABLE = "cron"
 LINE = re.compile(r"[^\n]*\n|[^\n]+")  # TOML's lines, which are fewer than Python's
+# What the last line of a value that has several is bound to have.
+ENDS = re.compile(r"\"\"\"|'''|\]")
 PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 
 
@@ -108,6 +110,8 @@ def statements(text: str) -> Iterator[Statement]:
     first = 1
     for number, line in enumerate(LINE.findall(text), 1):
         piece += line
+        if number > first and not ENDS.search(line):
+            continue
         try:
             said = tomllib.loads(piece)
         except tomllib.TOMLDecodeError:  # goes on in the next line

@@ -13,8 +13,9 @@ from crabtalk.client import CannotConnectError, ServerError, UnexpectedReplyErro
 from crabtalk.protocol import FrameError
 
 from .clock import Clock
-from .entry import AT_ONCE, Entry, Reading
+from .entry import Entry
 from .firing import fire
+from .reading import AT_ONCE, Reading
 from .timetable import Due, Timetable
 from .watcher import LOOK_EVERY, Watcher
 
@@ -44,6 +45,7 @@ class Runner:
         self._at_once = AT_ONCE
         self._waiting: dict[int, Due] = {}  # by the entry's id, the first to come first
         self._firing: dict[int, asyncio.Task[None]] = {}
+        self._seeking: set[int] = set()  # those that found no daemon, and try again
         self._asked: dict[int, asyncio.Event] = {}  # not yet taken on by the daemon
         self._spent: set[Entry] = set()  # fired once, and still in the file
         self._changed = asyncio.Event()
@@ -124,8 +126,10 @@ class Runner:
         if now - due.moment > TOO_LATE:
             log.warning("%s: its time was %d s ago, passed over", entry.title, now - due.moment)
             return False
+        if entry.id in self._seeking:  # which is said already, and not every second
+            return False
         if entry.id in self._firing or entry.id in self._waiting:
-            log.warning("%s: its last turn is not over, passed over", entry.title)
+            log.info("%s: its last turn is not over, passed over", entry.title)
             return False
         return True
 
@@ -150,6 +154,7 @@ class Runner:
             log.exception("%s: a fault of crabtalk-cron", entry.title)
         finally:
             del self._firing[entry.id]
+            self._seeking.discard(entry.id)
             self._fire_what_fits()
 
     async def _try(self, due: Due, *, is_first: bool) -> bool:
@@ -183,9 +188,11 @@ class Runner:
             return True
         if is_first:
             log.warning("%s: %s; tried again for a minute", due.entry.title, problem)
+        self._seeking.add(due.entry.id)
         return False
 
     async def _begun(self, entry: Entry) -> None:
+        self._seeking.discard(entry.id)
         log.info("%s: fired", entry.title)
         if entry.once:
             self._spent.add(entry)

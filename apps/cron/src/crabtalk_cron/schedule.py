@@ -70,7 +70,8 @@ class Schedule:
                 yield tick
             elif self.quiet is not None:
                 quiet += 1
-                moment = max(moment, self._reached(self.quiet.end_after(self._wall(moment))) - 1)
+                end = self._reached(self.quiet.end_after(self._wall(moment)))
+                moment = max(moment, min(end, self._turn(moment) or end) - 1)
 
     def is_quiet(self, tick: Tick) -> bool:
         """Also if it is only the schedule that says a quiet time, not the clock."""
@@ -84,6 +85,7 @@ class Schedule:
     def _passing(self, moment: float) -> Tick | None:
         wall = self._wall(moment)
         if (turn := self._turn(moment)) is not None:
+            # Clocks go on as they do until then, and from then on may show what they have shown.
             found = self.expression.after(wall)
             if found is not None:
                 reached = math.floor(moment) + (found - wall).total_seconds()

@@ -11,14 +11,15 @@ from pathlib import Path
 from crabtalk.transport import replace_file
 
 from .document import without
-from .entry import Entry, Reading, Remark, read_entries
+from .entry import Entry
+from .reading import Reading, Remark, read_entries
 
 # Seconds between two looks.
 LOOK_EVERY = 0.5
 # A file that never stops changing is read after so many looks.
 MOST_LOOKS = 3
-# Of a file in bytes; ten thousand entries are a quarter of it.
-MOST = 8 * 1024 * 1024
+# Of a file in bytes; ten thousand entries are about half of it.
+MOST = 2 * 1024 * 1024
 TRIES = 5
 
 

@@ -139,13 +139,12 @@ class Follower:
     # ── The task ────────────────────────────────────────────────────────────────────────────
 
     async def _work(self) -> None:
-        pause = 0.0
+        failures, commits = 0, 0
         while not self._closing:
-            commits = self.commits
             try:
                 library = await self._open()
                 # What is there can be found meanwhile.
-                await self._rest(pause)
+                await self._rest(failures)
                 await self._keep_up(library)
                 return
             except DamagedError as error:
@@ -156,12 +155,13 @@ class Follower:
             except Exception as error:
                 log.warning("the session index does not get on: %s", error)
                 self.error = str(error) or type(error).__name__
+                is_open = self.library is not None
                 await self._in_thread(self._close_library)
                 self._show_progress()
-            has_come_on = self.commits > commits
-            pause = 0.0 if has_come_on else min(max(FIRST_PAUSE, 2 * pause), LAST_PAUSE)
-            if self.error:
-                await self._rest(pause)
+                if not is_open:
+                    await self._rest(failures + 1)
+            failures = failures + 1 if self.commits == commits else 0
+            commits = self.commits
 
     async def _open(self) -> Library:
         self.library = await self._in_thread(Library, self._directory)
@@ -177,7 +177,9 @@ class Follower:
         if library is not None:
             library.close()
 
-    async def _rest(self, seconds: float) -> None:
+    async def _rest(self, failures: int) -> None:
+        """After some in a row, longer each time; not after the first, which may be the last."""
+        seconds = min(FIRST_PAUSE * 2 ** (failures - 1), LAST_PAUSE) if failures > 1 else 0.0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not self._closing:

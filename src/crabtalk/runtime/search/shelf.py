@@ -6,6 +6,7 @@ Whoever writes does so from one thread; a `Searcher` may be used by any, and sta
 
 import json
 import struct
+import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # imported late: most of what a daemon does needs no index
 
 # What documents wait in before they become a segment; the least that tantivy accepts is 15 MB.
 HEAP = 24_000_000
+MERGING_SECONDS = 2.0
 LARGEST_ID = 0xFFFF_FFFF
 # Each file of a segment ends with a JSON object that has its checksum, that object's length, and
 # this number.
@@ -155,8 +157,13 @@ class Shelf:
         return self.searcher()
 
     def close(self) -> None:
-        """What was not committed is forgotten. A merge under way comes to nothing."""
-        self._writer = None
+        """What was not committed is forgotten. A merge under way is waited for, but not for long:
+        without it the segments stay as they were."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            merging = threading.Thread(target=writer.wait_merging_threads, daemon=True)
+            merging.start()
+            merging.join(MERGING_SECONDS)
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────
 

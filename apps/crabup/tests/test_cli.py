@@ -1,0 +1,122 @@
+"""The command line itself: help that fits a screen, exit statuses, what starting costs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import crabup
+from apps.crabup.help_pages import PAGE, ROOT, fresh, help_of, shown
+from apps.crabup.tests.machine import Machine
+from crabup.cli import main
+from crabup.services import VERBS
+
+TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
+
+
+def commands(group: click.Command, *words: str) -> list[tuple[str, ...]]:
+    """The words of every command, groups included."""
+    below = group.commands.items() if isinstance(group, click.Group) else ()
+    return [words, *(found for name, each in below for found in commands(each, *words, name))]
+
+
+COMMANDS = [*commands(main), ("daemon",), *(("daemon", verb) for verb in VERBS)]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.req("crabup.cli")
+def test_help_fits_a_screen_and_has_examples(machine: Machine, words: tuple[str, ...]) -> None:
+    said = machine.crabup(*words, "--help").answer
+    assert said == f"{help_of(list(words))}\n"
+    assert " ".join(["crabup", *words]) in said.partition("Example")[2]
+    lines = said.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.req("crabup.cli")
+def test_the_help_on_the_page_is_what_the_command_prints() -> None:
+    assert fresh(TEXT) == TEXT, "run python apps/crabup/help_pages.py"
+    assert sorted(shown(TEXT)) == sorted(" ".join(["crabup", *words]) for words in COMMANDS)
+
+
+@pytest.mark.req("crabup.cli")
+def test_a_stale_page_is_noticed() -> None:
+    stale = TEXT.replace("--help ", "--hilfe ")
+    assert stale != TEXT
+    assert fresh(stale) == TEXT
+    with pytest.raises(SystemExit, match="no command `crabup sing`"):
+        fresh("<!-- help: crabup sing -->\n\n```text\n```\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("nonsense",), ("nonsense", "daemon"), ("daemon", "sing"), ("pkg", "sing"), ("ps", "--sing")],
+    ids=" ".join,
+)
+@pytest.mark.req("crabup.cli")
+def test_words_it_does_not_know_are_a_usage_error(machine: Machine, words: tuple[str, ...]) -> None:
+    said = machine.crabup(*words)
+    assert (said.code, said.out) == (2, "")
+    assert "Error: " in said.err
+
+
+def test_the_version_is_the_packages(machine: Machine) -> None:
+    assert machine.crabup("--version").answer == f"crabup {crabup.__version__}\n"
+
+
+def test_an_empty_home_is_refused_rather_than_taken_for_the_current_directory(
+    machine: Machine,
+) -> None:
+    said = machine.crabup("ps", "--home", "")
+    assert said.code == 2
+    assert "it is empty" in said.err
+
+
+def test_the_home_may_be_an_option(machine: Machine, tmp_path: Path) -> None:
+    machine.component()
+    home = tmp_path / "another home"
+    assert machine.crabup("dice", "start", "--home", home).code == 0
+    try:
+        rows = json.loads(machine.crabup("ps", "--json", "--home", home).answer)["services"]
+        assert [row["name"] for row in rows] == ["dice"]
+        assert machine.ps() == {}
+    finally:
+        machine.crabup("dice", "stop", "--home", home)
+
+
+def test_the_module_is_the_command() -> None:
+    words = [sys.executable, "-m", "crabup", "--version"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert said == f"crabup {crabup.__version__}\n"
+
+
+@pytest.mark.req("crabup.cli")
+def test_whoever_has_read_enough_is_no_error(machine: Machine) -> None:
+    path = machine.home / "logs" / "dice.log"
+    path.parent.mkdir(parents=True)
+    path.write_text("line\n" * 100_000)
+    command = f"{sys.executable} -m crabup dice logs -n 100000 | head -1; exit ${{PIPESTATUS[0]}}"
+    said = subprocess.run(
+        ["bash", "-c", command],
+        env=machine.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (said.returncode, said.stdout, said.stderr) == (0, "line\n", "")
+
+
+@pytest.mark.req("crabup.light")
+def test_help_loads_neither_client_nor_component() -> None:
+    code = (
+        "import sys, crabup.cli as cli\n"
+        "cli.main(['pkg', '--help'], standalone_mode=False)\n"
+        "print(*sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(said.stdout.split())
+    assert not loaded & {"asyncio", "google.protobuf", "tomlkit", "crabtalk.client", "ssl"}
