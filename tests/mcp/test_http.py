@@ -11,6 +11,8 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -153,6 +155,24 @@ async def test_a_person_allows_it_once_and_what_was_granted_is_kept(tmp_path: Pa
         async with world(tmp_path) as there:
             await there.connected(declared)
             assert not any(event.error for event in there.events), "nobody was asked again"
+
+
+@pytest.mark.req("mcp.oauth")
+async def test_a_person_who_says_no_is_heard_and_a_page_that_only_pretends_is_not(
+    tmp_path: Path,
+) -> None:
+    with running("--oauth") as server:
+        async with world(tmp_path) as there:
+            there.declare(McpServer("beach", url=server.url))
+            await there.until(lambda: bool(there.error()))
+            asked = parse_qs(urlsplit(there.error()).query)
+            back, state = asked["redirect_uri"][0], asked["state"][0]
+            for forged in ("?code=x&state=guessed", "?error=no", "?state=" + state, "/../code"):
+                with pytest.raises(HTTPError, match="404"):
+                    await asyncio.to_thread(visit, back + forged)
+            assert there.statuses() == ["connecting"]
+            await asyncio.to_thread(visit, f"{back}?error=access_denied&state={state}")
+            assert await there.failed() == "it was not allowed: access_denied"
 
 
 def visit(address: str) -> str:

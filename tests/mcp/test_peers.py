@@ -199,6 +199,15 @@ def test_without_auto_restart_a_peer_stays_failed_until_it_is_declared_again() -
     assert told(peers.declare("crab", [mortal])) == [("crab", "beach", "connecting")]
 
 
+@pytest.mark.req("mcp.oauth")
+def test_what_only_a_person_can_mend_is_not_tried_again_until_somebody_says_so() -> None:
+    peers = Peers()
+    (number,) = starts(peers.declare("crab", [server()]))
+    assert told(peers.asking(number, "open this")) == [("crab", "beach", "connecting")]
+    assert delays(peers.lost(number, "nobody allowed it", 0.0, is_final=True)) == []
+    assert told(peers.retry()) == [("crab", "beach", "connecting")]
+
+
 @pytest.mark.req("mcp.host.death")
 def test_when_the_host_dies_every_peer_has_failed_and_is_tried_again() -> None:
     peers = Peers()
@@ -253,16 +262,16 @@ def test_a_peer_nobody_uses_is_stopped_keeps_its_tools_and_comes_back_when_wante
     (number,) = starts(peers.declare("crab", [idle]))
     (look,) = [e for e in peers.offers(number, ECHO, 0.0) if isinstance(e, Look)]
     assert look.after == 60.0
-    peers.begun(look.peer)
+    ((_, peer),) = peers.serving("crab")
+    peer.begun()
     busy = peers.unused(look.peer, 61.0)
     assert stops(busy) == []
-    peers.ended(look.peer, 70.0)
+    peer.ended(70.0)
     again = peers.unused(look.peer, 100.0)
     assert [effect.after for effect in again if isinstance(effect, Look)] == [30.0]
     stopped = peers.unused(look.peer, 130.0)
     assert stops(stopped) == [number]
     assert told(stopped) == [("crab", "beach", "disconnected")]
-    ((_, peer),) = peers.serving("crab")
     assert peer.is_offered
     assert peer.tools == ECHO
     assert told(peers.wanted(look.peer)) == [("crab", "beach", "connecting")]
@@ -356,10 +365,10 @@ class Life(RuleBasedStateMachine):
 
     @rule(command=st.sampled_from("xyz"))
     def is_called(self, command: str) -> None:
-        peer = fingerprint(McpServer("n", command))
-        self.do(self.peers.wanted(peer))
-        self.peers.begun(peer)
-        self.peers.ended(peer, self.now)
+        if (peer := self.peers.get(fingerprint(McpServer("n", command)))) is not None:
+            self.do(self.peers.wanted(peer.id))
+            peer.begun()
+            peer.ended(self.now)
 
     @invariant()
     def what_runs_is_what_is_declared(self) -> None:

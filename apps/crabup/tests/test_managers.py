@@ -231,7 +231,7 @@ def test_where_the_task_scheduler_runs_it_keeps_the_service(
     kept.manager.start(kept.unit)
     label = label_of("dice", machine.home)
     path = machine.user / "crabtalk" / "tasks" / f"{label}.xml"
-    task = ElementTree.fromstring(path.read_bytes().decode("utf-16"))
+    task = ElementTree.fromstring(path.read_bytes().decode("utf-16"))  # noqa: S314 - our own
     command = task.find(".//{*}Exec/{*}Command")
     assert command is not None
     assert command.text == str(program)

@@ -251,6 +251,33 @@ def test_servers_are_not_forced_into_a_file_they_do_not_fit(
     assert tree(lived_in.home) == before
 
 
+@pytest.mark.req("crabup.pkg.hostile")
+@pytest.mark.parametrize("agent", ["../config", "/etc/x", "a/b", ".."])
+def test_servers_go_to_an_agent_and_nothing_else(
+    lived_in: Machine, tmp_path: Path, agent: str
+) -> None:
+    (tmp_path / "hub.toml").write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "x"\n')
+    before = tree(lived_in.home)
+    where = ("--registry", tmp_path, "--agent", agent, "-y")
+    assert "no agent is called" in add(lived_in, *where, name="hub").complaint
+    assert tree(lived_in.home) == before
+
+
+@pytest.mark.req("crabup.pkg.mcps")
+def test_an_agent_whose_file_is_a_link_keeps_it(lived_in: Machine, tmp_path: Path) -> None:
+    (tmp_path / "hub.toml").write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "x"\n')
+    path = lived_in.home / "agents" / "crab.toml"
+    path.rename(tmp_path / "kept-elsewhere.toml")
+    path.symlink_to(tmp_path / "kept-elsewhere.toml")
+    before = path.read_bytes()
+    assert add(lived_in, "--registry", tmp_path, "--agent", "crab", "-y", name="hub").code == 0
+    assert path.is_symlink()
+    assert path.read_bytes() != before
+    lived_in.crabup("pkg", "remove", "hub")
+    assert path.is_symlink()
+    assert path.read_bytes() == before
+
+
 @pytest.mark.req("crabup.pkg.mcps")
 def test_servers_that_were_edited_since_stay(lived_in: Machine, tmp_path: Path) -> None:
     (tmp_path / "hub.toml").write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "x"\n')
@@ -314,7 +341,7 @@ def test_git_is_asked_for_one_commit_without_hooks_or_odd_transports(
 ) -> None:
     machine.stub("git", 'echo "protocols $GIT_ALLOW_PROTOCOL" >&2; exit 1')
     said = add(machine, "--registry", "https://example.org/registry.git")
-    assert said.complaint.endswith("protocols https:ssh")
+    assert said.complaint.endswith("protocols https:ssh; check the address")
     (asked,) = machine.asked
     for word in ("--depth=1", "core.hooksPath=/dev/null", "--no-recurse-submodules"):
         assert word in asked

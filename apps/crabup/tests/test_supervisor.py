@@ -216,6 +216,17 @@ def test_a_supervisor_is_nobodys_child_and_keeps_nothing_of_who_started_it(
     assert Path(f"/proc/{supervisor.pid}/cwd").resolve() == Path("/")
 
 
+@pytest.mark.req("crabup.supervised.apart")
+def test_what_lies_in_the_current_directory_is_not_run(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('not mine')\n")
+    (tmp_path / "crabup").mkdir()
+    (tmp_path / "crabup" / "__init__.py").write_text("raise SystemExit('not mine')\n")
+    machine.component()
+    process = machine.start("dice", "start", cwd=tmp_path, stderr=subprocess.PIPE)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+
+
 @pytest.mark.req("crabup.supervised.hangup")
 def test_a_hangup_reaches_the_service(machine: Machine) -> None:
     machine.component()

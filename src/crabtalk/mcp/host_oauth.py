@@ -95,6 +95,7 @@ class Authorization:
         self._ask = ask
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._answer: asyncio.Future[AuthorizationCodeResult] | None = None
+        self._state = ""
 
     def __enter__(self) -> "Authorization":
         try:
@@ -127,6 +128,7 @@ class Authorization:
 
     async def _send_person(self, address: str) -> None:
         self._answer = asyncio.get_running_loop().create_future()
+        self._state = parse_qs(urlsplit(address).query).get("state", [""])[0]
         self._ask(address)
 
     async def _hear_back(self) -> AuthorizationCodeResult:
@@ -143,13 +145,15 @@ class Authorization:
             server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One page of a browser's. Only an answer to our question is taken for one."""
+        """One page of a browser's. Only an answer to our question is taken for one: any page a
+        person looks at can send a browser here."""
         try:
             async with asyncio.timeout(10):
                 line = (await reader.readline()).decode(errors="replace").split(" ")
             target = urlsplit(line[1] if len(line) > 1 else "")
             given = {key: values[0] for key, values in parse_qs(target.query).items()}
-            if target.path != "/callback" or not (given.keys() & {"code", "error"}):
+            is_ours = target.path == "/callback" and given.get("state", "") == self._state
+            if not is_ours or not given.keys() & {"code", "error"}:
                 status, said = "404 Not Found", "There is nothing here."
             elif "code" in given:
                 self._hear(given)

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from .messages import FrameError, FromHost, Spawned, ToHost, encode, receive
+from .messages import FrameError, FromHost, Open, Spawned, ToHost, encode, receive
 
 log = logging.getLogger(__name__)
 
@@ -51,15 +51,18 @@ class Link:
         return list(self._leaders.values())
 
     def send(self, message: ToHost) -> None:
-        """Starts the host if there is none. Raises FrameError for what is too large."""
+        """Starts the host if there is none and a server is to be opened; without one, there is
+        nobody to tell anything else. Raises FrameError for what is too large."""
         frame = encode(message)
         if self._is_closed:
             return
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(frame)
             return
-        self._waiting.append(frame)
-        if self._task is None or self._task.done():
+        is_starting = bool(self._waiting)
+        if is_starting or isinstance(message, Open):
+            self._waiting.append(frame)
+        if self._waiting and (self._task is None or self._task.done()):
             self._task = asyncio.ensure_future(self._live())
 
     def kill(self) -> None:

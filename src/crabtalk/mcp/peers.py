@@ -6,9 +6,10 @@ else to carry out. One peer serves everybody who declared the same.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
+
+import msgspec
 
 from crabtalk.storage import McpServer
 
@@ -40,19 +41,16 @@ class Owner(NamedTuple):
 # ── What follows ───────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     number: int
     server: McpServer
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """Say `due` with both, after so many seconds."""
 
     peer: str
@@ -60,16 +58,14 @@ class Retry:
     after: float
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """Say `unused` with it, after so many seconds."""
 
     peer: str
     after: float
 
 
-@dataclass(frozen=True, slots=True)
-class Happened:
+class Happened(msgspec.Struct, frozen=True):
     """To be told to whoever listens. `error` of one that is connecting says what it waits for."""
 
     status: Status
@@ -82,13 +78,12 @@ class Happened:
 Effect = Start | Stop | Retry | Look | Happened
 
 
-@dataclass(slots=True)
-class Peer:
+class Peer(msgspec.Struct):
     """One server, as the daemon sees it."""
 
     id: str
     server: McpServer  # as its first owner declared it
-    owners: dict[Owner, McpServer] = field(default_factory=dict)
+    owners: dict[Owner, McpServer] = {}
     status: Status = Status.UNKNOWN
     error: str = ""
     tools: tuple[McpTool, ...] = ()  # as last heard
@@ -119,6 +114,14 @@ class Peer:
                 return None
             longest = max(longest, server.idle_timeout)
         return longest
+
+    def begun(self) -> None:
+        """A call is under way."""
+        self.calls += 1
+
+    def ended(self, now: float) -> None:
+        self.calls -= 1
+        self.used = now
 
 
 class Peers:
@@ -155,9 +158,17 @@ class Peers:
             for name, peer in names.items():
                 yield Owner(agent, name), self._peers[peer]
 
+    def present(self) -> list[Happened]:
+        """The same, for whoever has missed it."""
+        return [self._state_for(owner, peer) for owner, peer in self.states()]
+
     def is_settled(self, agent: str) -> bool:
-        """Whether each of its servers has been connected, or has failed, at least once."""
-        return all(self._peers[p].was_settled for p in self._declared.get(agent, {}).values())
+        """Whether each of its servers has been connected, or has failed, at least once, or is
+        stood in for meanwhile."""
+        return all(
+            self._peers[peer].was_settled or Owner(agent, name) in self._fading
+            for name, peer in self._declared.get(agent, {}).items()
+        )
 
     def is_unheard_of(self, number: int) -> bool:
         """Whether nothing was said of a start yet, though it is still wanted."""
@@ -299,15 +310,6 @@ class Peers:
         """Somebody is about to call it: one that was stopped for want of use comes back."""
         peer = self._peers.get(id_)
         return self._start(peer) if peer is not None and peer.is_idle else []
-
-    def begun(self, id_: str) -> None:
-        if (peer := self._peers.get(id_)) is not None:
-            peer.calls += 1
-
-    def ended(self, id_: str, now: float) -> None:
-        if (peer := self._peers.get(id_)) is not None:
-            peer.calls -= 1
-            peer.used = now
 
     def unused(self, id_: str, now: float) -> list[Effect]:
         """Whether it still is of use."""

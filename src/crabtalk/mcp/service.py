@@ -75,7 +75,7 @@ class Mcp:
         self._deadlines: dict[int, asyncio.Timeout] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._news = asyncio.Event()
-        self._patient: set[str] = set()  # agents whose first turn has waited
+        self._impatient: set[str] = set()  # agents that have waited in vain
         self._boxes: dict[str, tuple[object, Toolbox]] = {}
         self._reasons: dict[Owner, str] = {}  # for failures that were logged
         self._is_closed = False
@@ -84,11 +84,11 @@ class Mcp:
 
     def declare(self, agent: str, servers: Sequence[McpServer]) -> None:
         """All the servers an agent has from now on. They are connected in the background."""
-        self._patient.discard(agent)
+        self._impatient.discard(agent)
         self._do(self._peers.declare(agent, servers))
 
     def release(self, agent: str) -> None:
-        self._patient.discard(agent)
+        self._impatient.discard(agent)
         self._boxes.pop(agent, None)
         self._do(self._peers.release(agent))
 
@@ -97,16 +97,16 @@ class Mcp:
         self._do(self._peers.retry())
 
     async def settled(self, agent: str) -> None:
-        """Waits for servers that are being connected for the first time: once for an agent, and
-        not for long. Cancelled, nothing has happened."""
-        if agent in self._patient:
+        """Waits for servers that are being connected for the first time: not for long, and in
+        vain only once for an agent. Cancelled, nothing has happened."""
+        if agent in self._impatient or self._peers.is_settled(agent):
             return
         try:
             async with asyncio.timeout(self._limits.mcp_wait_seconds):
                 await self._until(lambda: self._peers.is_settled(agent))
         except TimeoutError:
             log.info("%s begins without all its MCP servers: some still connect", agent)
-        self._patient.add(agent)
+            self._impatient.add(agent)
 
     def toolbox(self, agent: Agent, taken: Collection[str]) -> Toolbox:
         """What an agent can call now."""
@@ -131,15 +131,7 @@ class Mcp:
 
     def present(self) -> list[Happened]:
         """What whoever listens from now on has missed."""
-        return [
-            Happened(
-                peer.status,
-                *owner,
-                tuple(t.name for t in peer.tools) if peer.status is Status.CONNECTED else (),
-                peer.error,
-            )
-            for owner, peer in self.states()
-        ]
+        return self._peers.present()
 
     # ── Calls ───────────────────────────────────────────────────────────────────────────────
 
@@ -152,7 +144,7 @@ class Mcp:
             raise McpCallError(f"{len(self._calls)} calls are under way; try again later")
         if (found := self._peers.get(peer)) is None:
             raise McpCallError(GONE)
-        self._peers.begun(peer)
+        found.begun()
         try:
             self._do(self._peers.wanted(peer))
             number = await self._connected(peer)
@@ -161,7 +153,7 @@ class Mcp:
                 number = await self._connected(peer, lost=number)
                 answer = await self._ask(number, tool, arguments)
         finally:
-            self._peers.ended(peer, self._clock.seconds())
+            found.ended(self._clock.seconds())
         if isinstance(answer, NoResult):
             # What a server says may repeat what it was told in confidence.
             raise McpCallError(without_secrets(answer.error, found.server))
@@ -192,6 +184,8 @@ class Mcp:
 
     async def _ask(self, peer: int, tool: str, arguments: bytes) -> Result | NoResult:
         number = next(self._numbers)
+        if self.link.pid is None:
+            return NoResult(number, "the host process of MCP servers is gone", is_unheard=True)
         seconds = float(self._limits.mcp_call_seconds)
         answer: asyncio.Future[Result | NoResult] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer

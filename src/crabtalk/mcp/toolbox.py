@@ -7,8 +7,9 @@ come first, then servers in the order of their declaration. `server__tool` alway
 import hashlib
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from .messages import McpTool
 from .peers import Peer
@@ -19,8 +20,7 @@ ODD = re.compile(r"[^a-zA-Z0-9_-]")
 BETWEEN = "__"
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """A tool of an agent's. `name` is what it is offered as; empty when it is not."""
 
     name: str

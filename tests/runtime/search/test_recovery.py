@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import resource
 import shutil
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -386,3 +389,39 @@ async def test_where_nothing_can_be_written_what_is_said_is_found_all_the_same(
         await talk.committed()
         assert talk.index.statistics().error == ""
         assert await talk.found("granite", scope=Scope("crab", "user")) == ["crab/user"]
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No file of this process may grow past a few pages, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.req("search.disk_full")
+async def test_on_a_full_disk_everything_is_found_and_committed_when_there_is_room(
+    home: Path,
+) -> None:
+    async with talking(home) as talk:
+        await talk.say(CRAB, "granite")
+        await talk.committed()
+        with no_room():
+            for number in range(40):
+                words = " ".join(f"word{number}x{n}" for n in range(2_500))
+                await talk.say(Pair("crab", f"user{number}"), words)
+            talk.index.refresh()
+            async with asyncio.timeout(PATIENCE):
+                while not talk.index.statistics().error:
+                    await asyncio.sleep(0.005)
+            assert "cannot be written" in talk.index.statistics().error
+            assert await talk.found("word7x8") == ["crab/user7"]
+            await found_soon(talk, "granite", ["crab/user"])
+        await talk.committed()
+        assert talk.index.statistics().error == ""
+        assert talk.index.statistics().rebuilds == 0
+        assert talk.index.statistics().messages == 41
+        assert await talk.found("word39x2499") == ["crab/user39"]

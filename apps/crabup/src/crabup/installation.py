@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -28,8 +29,8 @@ def install(
     The receipt is on disk before anything else, so what a crash leaves can be removed too.
     """
     receipt = receipt_for(plan, home)
-    make_directories(home, receipt.directories)
     try:
+        make_directories(home, receipt.directories)
         receipt.write(home)
         if plan.script and repository is not None:
             run_script(plan, home, repository)
@@ -70,27 +71,22 @@ def receipt_for(plan: Plan, home: Path) -> Receipt:
 
 def block_for(plan: Plan, home: Path) -> str:
     """The servers, as they will stand at the end of an agent's file."""
-    import tomllib
-
     path = home / "agents" / f"{plan.agent}.toml"
     try:
         before = path.read_bytes().decode()
-        old = tomllib.loads(before)
+        tomllib.loads(before)
     except FileNotFoundError:
         raise CommandError(f"there is no agent {plan.agent}; name one of {path.parent}") from None
     except ValueError as error:
         raise CommandError(f"{path} is not valid TOML: {error}; mend it") from None
     block = ("\n" if before.endswith("\n") or not before else "\n\n") + plan.block
     try:
-        new = tomllib.loads(before + block)
+        tomllib.loads(before + block)
     except ValueError:
         raise CommandError(
             f"{path} has its MCP servers in a list; write them as [[mcps]] tables first"
         ) from None
-    names = [server.get("name") for server in new["mcps"]]
-    if len(set(names)) < len(names) or new["mcps"][: len(old.get("mcps", []))] != old.get(
-        "mcps", []
-    ):
+    if server_names(plan.block) & server_names(before):
         raise CommandError(f"{plan.agent} has an MCP server of that name already; rename it")
     return block
 
@@ -139,6 +135,7 @@ def pull_commands(plan: Plan, home: Path, receipt: Receipt) -> Receipt:
 
 
 def append(path: Path, block: str) -> None:
+    path = path.resolve()  # a link is to stay one
     replace_file(path, path.read_bytes() + block.encode(), path.stat().st_mode & 0o777)
 
 
@@ -173,12 +170,21 @@ def remove_file(path: Path, known: str) -> bool:
 
 
 def cut(path: Path, block: str) -> bool:
+    """Whether nothing of it is left: servers that were edited since stay."""
+    path = path.resolve()
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return True
-    if text.count(block.encode()) != 1:
-        # An add that was cut short has not written it yet.
-        return block.strip() not in text.decode(errors="replace") and b"[[mcps]]" not in text
-    replace_file(path, text.replace(block.encode(), b""), path.stat().st_mode & 0o777)
-    return True
+    if text.count(block.encode()) == 1:
+        replace_file(path, text.replace(block.encode(), b""), path.stat().st_mode & 0o777)
+        return True
+    try:
+        return not server_names(block) & server_names(text.decode())
+    except ValueError:  # somebody is in the middle of an edit
+        return False
+
+
+def server_names(text: str) -> set[str]:
+    servers = tomllib.loads(text).get("mcps", [])
+    return {str(server.get("name")) for server in servers if isinstance(server, dict)}

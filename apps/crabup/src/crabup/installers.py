@@ -117,7 +117,7 @@ class OwnPip:
         try:
             if is_new:
                 place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                carry_out([sys.executable, "-m", "venv", str(place)])
+                carry_out([sys.executable, "-P", "-m", "venv", str(place)])
             self._pip(wanted.distribution, "install", "--upgrade", wanted.requirement)
             self._link(wanted.distribution)
         except BaseException:
@@ -150,7 +150,7 @@ class OwnPip:
 
     def _pip(self, distribution: str, *words: str) -> None:
         python = self._place(distribution) / "bin" / "python"
-        carry_out([str(python), "-m", "pip", "--disable-pip-version-check", *words])
+        carry_out([str(python), "-P", "-m", "pip", "--disable-pip-version-check", *words])
 
     def _read(self, distribution: str) -> Distribution | None:
         sites = self._place(distribution).glob("lib/python*/site-packages")

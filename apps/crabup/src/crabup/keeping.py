@@ -4,19 +4,21 @@ import hashlib
 import os
 import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from crabtalk.component import Manager, Place, Service, Status, Unit, manager_here
-from crabtalk.component.managers import run_command
 
 from .programs import Program, find_executable, service_called
 from .supervised import Supervised
 
 LABEL = "ai.crabtalk."
 OURS = "crabup"  # what keeps a service where the platform keeps none
+# A service manager that has not answered by then is as good as none.
+PATIENCE = 10
 NAMES = {"linux": "systemd", "darwin": "launchd", "win32": "schtasks"}
 # A service that was too dead to turn its log over does so when it starts.
 LARGEST_LOG = 16 * 1024 * 1024
@@ -53,8 +55,23 @@ def platform_manager(platform: str = sys.platform) -> Manager | None:
             probe = ["schtasks", "/query", "/fo", "csv", "/nh"]
         case _:
             return None
-    is_here = shutil.which(probe[0]) is not None and run_command(probe).returncode == 0
+    is_here = shutil.which(probe[0]) is not None and succeeds(probe)
     return manager_here(platform=platform) if is_here else None
+
+
+def succeeds(command: Sequence[str]) -> bool:
+    try:
+        result = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return result.returncode == 0
 
 
 def to_be_kept(name: str, home: Path, *, platform: str = sys.platform) -> Kept:

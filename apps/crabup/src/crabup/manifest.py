@@ -110,6 +110,14 @@ def check_package_name(name: str) -> None:
         )
 
 
+def is_agent_name(name: str) -> bool:
+    """What the daemon takes for one, which is the name of a file too."""
+    is_odd = any(unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") for each in name)
+    is_long = len(name) > 64 or len(name.encode(errors="replace")) > 192
+    is_outside = bool(set(name) & set('/\\.[]"'))
+    return bool(name) and name == name.strip() and not (is_odd or is_long or is_outside)
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The manifest of `package`, being read: each method takes a value or says what is wrong."""
@@ -207,10 +215,7 @@ class Reading:
         return tuple(found)
 
     def _check_agent_name(self, name: str) -> None:
-        """What the daemon takes for a name, which is that of a file."""
-        is_odd = any(unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") for each in name)
-        is_long = len(name) > 64 or len(name.encode(errors="replace")) > 192
-        if not name or is_odd or is_long or name != name.strip() or set(name) & set('/\\.[]"'):
+        if not is_agent_name(name):
             raise self.error(f"an agent cannot be called {name!r}")
 
     def _typed(

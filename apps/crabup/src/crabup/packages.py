@@ -60,9 +60,12 @@ def pkg_add(
     if path is not None and registry is not None:
         raise click.UsageError("--path is the package itself; leave --registry out")
     from .installation import install, receipt_for
+    from .manifest import is_agent_name
     from .plan import make_plan
 
     home = home_at(given_home)
+    if agent and not is_agent_name(agent):
+        raise CommandError(f"no agent is called {agent!r}; name one of {home / 'agents'}")
     with located(name, home, path, registry, branch) as (manifest, repository):
         plan = make_plan(manifest, repository, agent)
         receipt_for(plan, home)  # what is in the way is said before anybody is asked
@@ -202,7 +205,8 @@ def server_line(server: Mapping[str, Any]) -> str:
     if "url" in server:
         return f"{server['name']}: {server['url']}"
     environment = [f"{name}={value}" for name, value in server.get("env", {}).items()]
-    return f"{server['name']}: {shlex.join([*environment, server['command'], *server.get('args', [])])}"
+    words = [*environment, server["command"], *server.get("args", [])]
+    return f"{server['name']}: {shlex.join(words)}"
 
 
 def accepted(plan: "Plan", home: Path) -> None:

@@ -185,7 +185,9 @@ def see_it_run(kept: "Kept", home: Path, ends: int = 0) -> None:
     while True:
         status, answer = kept.status(), probe(kept.name, home)
         record = kept.manager.record() if isinstance(kept.manager, Supervised) else None
-        if status.state == "failed" or (record is not None and record.ends > ends):
+        # Its supervisor is the one to know how it ended, and may not have noticed yet.
+        has_failed = record.ends > ends if record is not None else status.state == "failed"
+        if has_failed:
             how = record.last if record is not None else "ended"
             raise CommandError(
                 f"{kept.name} {how}{last_words(kept.name, home)}; it is tried again until "

@@ -98,9 +98,10 @@ class Supervised:
         """A service whose supervisor was killed goes on as it is, under a new one."""
         for directory in (self.home, self.path.parent, self.home / "logs"):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # -P: whatever lies in the current directory is nobody's module.
         try:
             result = subprocess.run(
-                [sys.executable, "-m", "crabup.supervisor", str(self.home), self.name],
+                [sys.executable, "-P", "-m", "crabup.supervisor", str(self.home), self.name],
                 input=self.render(unit),
                 capture_output=True,
                 timeout=PATIENCE,

@@ -32,7 +32,7 @@ LOG_BYTES = 256 * 1024
 # How long `close` waits for what is not committed; the logs have it.
 CLOSING_SECONDS = 2.0
 # Pauses after a failure: twice as long each time.
-FIRST_PAUSE, LAST_PAUSE = 0.5, 60.0
+FIRST_PAUSE, LAST_PAUSE = 0.25, 60.0
 
 
 class Follower:
@@ -179,7 +179,7 @@ class Follower:
 
     async def _rest(self, failures: int) -> None:
         """After some in a row, longer each time; not after the first, which may be the last."""
-        seconds = min(FIRST_PAUSE * 2 ** (failures - 1), LAST_PAUSE) if failures > 1 else 0.0
+        seconds = min(FIRST_PAUSE * 2 ** min(failures, 9), LAST_PAUSE) if failures > 1 else 0.0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not self._closing:
@@ -278,6 +278,7 @@ class Follower:
             self.error = ""
         self._tail.committed(gone, rows)
         self._show_progress()
+        await self._in_thread(library.let_go)
         if self._is_swollen and not self._backlog:
             self._is_swollen = False
             await asyncio.to_thread(give_back)

@@ -293,6 +293,11 @@ class Library:
         self._batch = Batch()
         return View.of(searchers, totals), rows
 
+    def let_go(self) -> None:
+        """Of what only older views needed, when there are none."""
+        for shelf in self._shelves:
+            shelf.let_go()
+
     def _check_stamps(self) -> None:
         stamps = [shelf.stamp for shelf in self._shelves]
         known = self.manifest.stamps or [0] * len(stamps)

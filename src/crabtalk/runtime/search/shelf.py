@@ -83,14 +83,21 @@ class Shelf:
         if directory is not None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_files(directory)
+        self._index = self._reading = self._open()
+        self._resting: tantivy.Index | None = None
+        self._searcher = self._reading.searcher()
+
+    def _open(self) -> "tantivy.Index":
+        import tantivy
+
         with telling_damage:
-            path = str(directory) if directory is not None else None
-            self._index = tantivy.Index(self._schema, path=path)
+            path = str(self._directory) if self._directory is not None else None
+            index = tantivy.Index(self._schema, path=path)
             splitting = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).build()
-            self._index.register_tokenizer("spaces", splitting)
-            self._index.config_reader("manual")
-            self._index.reload()
-            self._searcher = self._index.searcher()
+            index.register_tokenizer("spaces", splitting)
+            index.config_reader("manual")
+            index.reload()
+            return index
 
     @property
     def stamp(self) -> int:
@@ -152,9 +159,22 @@ class Shelf:
         """What was written so far is kept, and can be found with what is returned."""
         if self._writer is not None:
             self._writer.commit()
-            self._index.reload()
-            self._searcher = self._index.searcher()
+            if self._directory is not None:
+                # In turns, so that the other one still has what it had: see let_go.
+                resting = self._resting or self._open()
+                self._reading, self._resting = resting, self._reading
+            self._reading.reload()
+            self._searcher = self._reading.searcher()
         return self.searcher()
+
+    def let_go(self) -> None:
+        """Of files that were merged away, when nobody has a searcher of before the last commit.
+
+        That takes long. Letting go of the searcher alone would hold up every other thread for as
+        long; here, where tantivy does it, none.
+        """
+        if self._resting is not None:
+            self._resting.reload()
 
     def close(self) -> None:
         """What was not committed is forgotten. A merge under way is waited for, but not for long:
