@@ -225,6 +225,7 @@ async def test_at_the_end_a_turn_that_was_asked_for_is_let_begin(home: Path, tol
         await clock.move(NOON + 60)
         await peer.until(lambda: len(peer.asked) == 1)
         task.cancel()
+        await told.until("stopping")
         peer.begin.set()
         async with asyncio.timeout(PATIENCE):
             await asyncio.wait([task])

@@ -9,6 +9,7 @@ run_mcp(server)
 """
 
 from .errors import ComponentError, UnitError
+from .log import start_log
 from .managers import last_lines, manager_here, run_command, stop_component
 from .place import Place
 from .port_file import PortFile, port_files
@@ -33,5 +34,6 @@ __all__ = [
     "run_command",
     "run_mcp",
     "serve_mcp",
+    "start_log",
     "stop_component",
 ]

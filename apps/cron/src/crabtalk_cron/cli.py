@@ -93,8 +93,7 @@ def run(home: Path, verbose: bool) -> None:
     Example:
       crabtalk-cron run
     """
-    from crabtalk.component import Place
-    from crabtalk.component.log import start_log
+    from crabtalk.component import Place, start_log
     from crabtalk.transport import remove_leftovers
 
     place = Place(home, "cron")

@@ -217,6 +217,7 @@ class Runner:
 
     async def _stop(self) -> None:
         """Turns the daemon was asked for are let begin: one that is for once must be taken out."""
+        log.info("stopping: %d turns go on at the daemon", len(self._firing))
         self._is_stopping = True
         self._waiting.clear()
         asked = [asyncio.create_task(begun.wait()) for begun in self._asked.values()]
