@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import codec, footprint, history, model, ping, streaming, turns
+from . import codec, footprint, history, memory, model, ping, search, streaming, turns
 from .report import Table
 
 BENCHES: dict[str, Callable[[], list[Table]]] = {
@@ -18,6 +18,8 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "model": model.run,
     "turns": turns.run,
     "history": history.run,
+    "memory": memory.run,
+    "search": search.run,
 }
 README = Path(__file__).with_name("README.md")
 MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"

@@ -192,6 +192,9 @@ async def ask(home: Path, size: int) -> dict[str, Any]:
     await index.search("anything", scope=Scope())
     opened = (now() - begun) * 1e3
     await current(index)
+    while not index.statistics().is_verified:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await index.search("once à 数", scope=Scope())  # what is made on first use is made
     gc.collect()
     gc.freeze()
     times: dict[str, list[float]] = {}
