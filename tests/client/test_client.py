@@ -176,9 +176,14 @@ CALLS: dict[str, tuple[dict[str, object], object]] = {
             **dict(context_before=2, context_after=3, since="t", until="u"),
         ),
         wire.SearchSessionsMsg(
-            **dict(query="q", agent="a", sender="s"),
-            **dict(limit=1, context_before=2, context_after=3),
-            **dict(since="t", until="u"),
+            query="q",
+            agent="a",
+            sender="s",
+            limit=1,
+            context_before=2,
+            context_after=3,
+            since="t",
+            until="u",
         ),
     ),
     "search_memory": (
