@@ -40,7 +40,7 @@ run: $(COMPILED) ## start the daemon in the foreground
 	@exec $(BIN)/crabtalkd run
 
 test: lint ## every check: format, lint, types, import contracts, the whole test suite
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 lint: $(COMPILED) ## format, lint, types, import contracts, generated code up to date
 	$(BIN)/ruff format --check

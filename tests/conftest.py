@@ -18,7 +18,10 @@ settings.load_profile("any machine")
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Every async test runs on the standard loop and on uvloop."""
+    """Every async test runs on the standard loop and on uvloop, but for those that mostly wait for
+    processes with loops of their own."""
+    if item.get_closest_marker("one_loop") is not None:
+        return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 

@@ -35,6 +35,8 @@ from tests.mcp.test_http import running
 from tests.mcp.tiny import png
 from tests.mcp.world import TINY, children, is_alive
 
+pytestmark = pytest.mark.one_loop
+
 PROMPT = 'prompt = "You are crab."\n'
 ENDED = (wire.MCP_EVENT_KIND_CONNECTED, wire.MCP_EVENT_KIND_FAILED)
 

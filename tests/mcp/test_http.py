@@ -21,6 +21,8 @@ from crabtalk.storage import McpServer
 from tests.mcp.tiny import png
 from tests.mcp.world import World, world
 
+pytestmark = pytest.mark.one_loop
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "tests.mcp.servers"]
 

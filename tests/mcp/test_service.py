@@ -13,6 +13,8 @@ from crabtalk.storage import McpServer
 from tests.mcp.tiny import png
 from tests.mcp.world import children, is_alive, tiny, world
 
+pytestmark = pytest.mark.one_loop
+
 QUICK = McpLimits(mcp_connect_seconds=3, mcp_call_seconds=2)
 
 

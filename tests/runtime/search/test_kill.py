@@ -14,6 +14,8 @@ from crabtalk.storage import FileStorage, MessageRecord, Record
 from tests.model_server import ROOT
 from tests.runtime.search.talk import Talk
 
+pytestmark = pytest.mark.one_loop
+
 PATIENCE = 20.0
 LEAST = 5  # words before it may be killed
 
