@@ -13,10 +13,10 @@ import msgspec
 from crabtalk.model.messages import Message, Request
 
 # As lenient as a model that reads them: white space inside a tag is no way around.
-FROM_TAG = re.compile(r"<(?=\s*+/?\s*+from(?![\w-]))", re.IGNORECASE)
-INSTRUCTIONS_TAG = re.compile(r"<(?=\s*+/?\s*+instructions(?![\w-]))", re.IGNORECASE)
+FROM_TAG = re.compile(r"<(?=\s*+/?\s*+from\b)", re.IGNORECASE)
+INSTRUCTIONS_TAG = re.compile(r"<(?=\s*+/?\s*+instructions\b)", re.IGNORECASE)
 # How messages of ours begin, and so nobody else's may.
-OURS = re.compile(r"\s*+<(?=\s*+/?\s*+(?:from|instructions)(?![\w-]))", re.IGNORECASE)
+OURS = re.compile(r"\s*+<(?=\s*+/?\s*+(?:from|instructions)\b)", re.IGNORECASE)
 
 UNSEEN = "(the image itself is left out: this model does not take it)"
 PRIMARY = (

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from crabtalk.model.messages import Message
-from crabtalk.runtime.search import Scope
+from crabtalk.runtime.search import Scope, SessionIndex
 from crabtalk.storage import Meta, Pair, log_name
 from crabtalk.storage.records import MessageRecord, encode
-from tests.runtime.search.talk import CRAB, OWL, Talk, talking
+from tests.runtime.search.talk import CRAB, OWL, Talk, at, talking
 
 PATIENCE = 10.0
 
@@ -72,6 +72,23 @@ async def test_everything_is_found_again_after_a_restart(home: Path) -> None:
         await talk.committed()
         await is_whole(talk)
         assert talk.index.statistics().rebuilds == 0
+
+
+@pytest.mark.req("search.restart")
+async def test_what_was_said_after_the_last_commit_is_found_by_the_first_search(
+    home: Path,
+) -> None:
+    """As after a crash: the logs have it, the index has never heard of it."""
+    async with talking(home) as talk:
+        await filled(talk)
+        await talk.committed()
+        await talk.index.close()
+        record = MessageRecord(99, at(99), Message("user", "periwinkle"))
+        await talk.storage.append(Pair("crab", "user3"), [record])
+        for mark in index_of(home).glob("complete"):
+            mark.unlink()
+        talk.index = SessionIndex(talk.storage, talk.directory)
+        assert await talk.found("periwinkle") == ["crab/user3"]
 
 
 async def test_a_restart_reads_no_log_that_was_read_before(home: Path) -> None:

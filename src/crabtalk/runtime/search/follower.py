@@ -29,6 +29,11 @@ COMMIT_SECONDS = 2.0
 COMMIT_MANY = 20_000
 LOGS = 16
 LOG_BYTES = 256 * 1024
+# How long the first searches wait for what was not committed when it was last closed. More than
+# that is a rebuild, which nobody should wait for.
+CATCHING_UP_SECONDS = 2.0
+# The file that says that nothing was.
+COMPLETE = "complete"
 # How long `close` waits for what is not committed; the logs have it.
 CLOSING_SECONDS = 2.0
 # Pauses after a failure: twice as long each time.
@@ -68,6 +73,8 @@ class Follower:
         self._hurry = asyncio.Event()  # and it should not wait for more
         self._tried = asyncio.Event()  # to open the library
         self._progress = asyncio.Event()  # another one each time there is some
+        self._current = asyncio.Event()  # it was, once since it was opened
+        self._is_complete = False  # when it was closed
 
     # ── What others say ─────────────────────────────────────────────────────────────────────
 
@@ -117,6 +124,11 @@ class Follower:
 
     async def caught_up(self) -> None:
         """Until the tail has all that the library does not, or there is no hope for it."""
+        if not self._current.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CATCHING_UP_SECONDS):
+                    await self._current.wait()
+            self._current.set()  # the next one need not wait again
         while self._tail.overflowed and not self.error and not self._closing:
             self._hurry.set()
             await self._progress.wait()
@@ -126,6 +138,7 @@ class Follower:
         self._closing = True
         self._wake.set()
         self._hurry.set()
+        self._current.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=CLOSING_SECONDS)
             self._task.cancel()
@@ -166,6 +179,8 @@ class Follower:
     async def _open(self) -> Library:
         self.library = await self._in_thread(Library, self._directory)
         self.view = self.library.view()
+        if await self._in_thread(self._was_complete):
+            self._current.set()
         self._is_surveyed = False
         self._damage = ""
         self.is_verified = False
@@ -176,6 +191,17 @@ class Follower:
         library, self.library, self.view = self.library, None, None
         if library is not None:
             library.close()
+            if self._is_complete and self._directory is not None:
+                (self._directory / COMPLETE).write_text("all logs were read\n")
+
+    def _was_complete(self) -> bool:
+        """Whether all logs were read when it was last closed. Only once: from now on they grow."""
+        if self._directory is None:
+            return False
+        mark = self._directory / COMPLETE
+        was_complete = mark.exists()
+        mark.unlink(missing_ok=True)
+        return was_complete
 
     async def _rest(self, failures: int) -> None:
         """After some in a row, longer each time; not after the first, which may be the last."""
@@ -196,8 +222,12 @@ class Follower:
                 if not self._is_surveyed:
                     await self._survey(library)
                 await self._round(library)
+                is_current = self._is_surveyed and not self._backlog
                 if self._closing:
+                    self._is_complete = is_current and not self._tail
                     return
+                if is_current:
+                    self._current.set()
                 if self._is_doubted:
                     self._is_doubted = False
                     await self._verify(library)
