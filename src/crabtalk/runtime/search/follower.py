@@ -7,6 +7,9 @@ reach further than they were read. One task decides, one thread does what blocks
 import asyncio
 import contextlib
 import logging
+import os
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +35,8 @@ LOG_BYTES = 256 * 1024
 # How long the first searches wait for what was not committed when it was last closed. More than
 # that is a rebuild, which nobody should wait for.
 CATCHING_UP_SECONDS = 2.0
+# How much its thread steps back for those that answer: a nice value.
+PATIENCE = 10
 # The file that says that nothing was.
 COMPLETE = "complete"
 # How long `close` waits for what is not committed; the logs have it.
@@ -353,7 +358,9 @@ class Follower:
     def _in_thread(self, function: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         """All that writes runs there, one after the other."""
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="session-index")
+            self._thread = ThreadPoolExecutor(
+                1, thread_name_prefix="session-index", initializer=step_back
+            )
         return asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     def _show_progress(self) -> None:
@@ -370,3 +377,10 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
     if trim is not None:
         trim(0)
+
+
+def step_back() -> None:
+    """Answering comes before indexing. The engine's own threads are started from this one, and
+    are as patient."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PATIENCE)
