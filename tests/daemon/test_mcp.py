@@ -113,6 +113,21 @@ async def test_a_tool_of_a_server_is_a_tool_of_the_agent_that_declares_it(tmp_pa
         assert (result.output, result.is_error) == ("tool not registered: echo", True)
 
 
+@pytest.mark.req("mcp.delegated")
+async def test_a_worker_has_its_callers_servers_and_no_second_process(tmp_path: Path) -> None:
+    task = {"tasks": [{"message": '!tool echo {"text": "ebb"}\n!then\n!say done'}]}
+    agents = {"crab": PROMPT + declared("tides")}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        assert await text_of(client, "crab", "echo", "first") == "first"
+        before = list(daemon.daemon.mcp.link.servers)
+        await client.send("crab", f"!tool delegate {json.dumps(task)}\n!then\n!say done")
+        rows = (await client.list_conversations()).conversations
+        (worker,) = [row for row in rows if row.sender.startswith("delegate:")]
+        page = await client.list_messages(worker.agent, sender=worker.sender)
+        assert [m.content for m in page.messages if m.role == "tool"] == ["ebb"]
+        assert daemon.daemon.mcp.link.servers == before
+
+
 @pytest.mark.req("mcp.results")
 @pytest.mark.req("mcp.errors")
 async def test_what_servers_answer_reaches_the_agent_and_failures_have_prefixes(
