@@ -10,8 +10,8 @@ from pathlib import Path
 from crabtalk.transport import RunFiles
 
 from .errors import ComponentError
+from .name import check_name
 from .port_file import PortFile
-from .service import check_name
 
 
 @dataclass(frozen=True, slots=True)

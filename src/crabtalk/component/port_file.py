@@ -4,20 +4,31 @@ One holds a port on 127.0.0.1 in decimal and a line end. It says nothing about w
 now: a component that was killed leaves its file behind, so a reader tries the port.
 """
 
+import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from crabtalk.transport import RunFiles, replace_file
 
-from .service import TAKEN, check_name
+from .name import TAKEN, check_name
 
 LOOPBACK = "127.0.0.1"
 SUFFIX = ".port"
 # To loopback: who has not answered by then is stuck.
 PATIENCE = 1.0
+LONGEST_FILE = 16
+
+
+class Found(NamedTuple):
+    """What a file says, and which file it is: one that was written anew is another."""
+
+    port: int
+    written: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +43,29 @@ class PortFile:
         check_name(name)
         return cls(name, RunFiles.of(home).directory / f"{name}{SUFFIX}")
 
+    def look(self) -> Found | None:
+        """None when there is no such file of ours, or no port in it."""
+        with suppress(OSError):
+            # Neither a pipe nor a device of that name can hold us up.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                status = os.fstat(descriptor)
+                if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                    port = port_in(os.read(descriptor, LONGEST_FILE + 1))
+                    return Found(port, status.st_mtime_ns) if port is not None else None
+            finally:
+                os.close(descriptor)
+        return None
+
     def read(self) -> int | None:
-        """The port in it; None when there is no such file, or no port in it."""
-        try:
-            text = self.path.read_text("ascii").strip()
-        except (OSError, ValueError):
-            return None
-        return int(text) if text.isdigit() and 0 < int(text[:6]) < 65536 else None
+        """The port in it, if it has one."""
+        found = self.look()
+        return found.port if found is not None else None
 
     def is_listening(self) -> bool:
         """Whether somebody takes connections there. Blocks for a second at most."""
         port = self.read()
-        if port is None:
-            return False
-        with suppress(OSError), socket.create_connection((LOOPBACK, port), PATIENCE):
-            return True
-        return False
+        return port is not None and is_taken(port)
 
     @contextmanager
     def published(self, port: int) -> Iterator[None]:
@@ -66,3 +84,17 @@ def port_files(home: Path) -> list[PortFile]:
         paths = sorted(RunFiles.of(home).directory.glob(f"[!.]*{SUFFIX}"))
         return [PortFile(path.stem, path) for path in paths if path.stem != TAKEN]
     return []
+
+
+def is_taken(port: int) -> bool:
+    """Whether somebody takes connections at a port. Blocks for a second at most."""
+    with suppress(OSError), socket.create_connection((LOOPBACK, port), PATIENCE):
+        return True
+    return False
+
+
+def port_in(data: bytes) -> int | None:
+    text = data.strip()
+    if len(data) > LONGEST_FILE or not text.isdigit():  # of bytes, these are ASCII's digits only
+        return None
+    return port if 0 < (port := int(text)) < 65536 else None

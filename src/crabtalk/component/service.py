@@ -3,20 +3,15 @@
 An `McpService` also has tools. How either is kept alive is not known here: see `Unit`.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import ComponentError
+from .name import check_name
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
-
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-# The daemon's own port file is `run/crabtalk.port`.
-TAKEN = "crabtalk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +43,3 @@ class McpService(Service):
         from .running import run_mcp
 
         run_mcp(self.server, name=self.name, home=home, verbose=verbose)
-
-
-def check_name(name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise ComponentError(
-            f"{name!r} cannot be the name of a component: take lower-case letters, digits, - and _"
-        )
-    if name == TAKEN:
-        raise ComponentError(f"{name!r} is the daemon's own name: take another")

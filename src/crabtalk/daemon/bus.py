@@ -14,6 +14,7 @@ from crabtalk.runtime import BusyError, Done, Run, Runtime, StopReason
 from crabtalk.storage import StorageError
 
 from .firings import EventLimits, Firings, Published
+from .losses import Losses
 from .subscriptions import Subscription, SubscriptionFile
 
 log = logging.getLogger(__name__)
@@ -41,10 +42,13 @@ class Bus:
         self._file = file
         self._runtime = runtime
         self._limits = limits or EventLimits()
-        self.firings = Firings(runtime, self._limits)
+        self.losses = Losses()
+        self.firings = Firings(runtime, self._limits, self.losses)
         self._table: dict[int, Subscription] = {}
         self._sources: dict[str, list[Subscription]] = {}
         self._changing = asyncio.Lock()
+        self._due: list[tuple[Published, list[Subscription]]] = []  # to be struck off and fired
+        self._striking: asyncio.Task[None] | None = None  # that has not begun to
         self._tasks: set[asyncio.Task[Any]] = set()
         self._trouble = ""  # with the file
         self._circles: dict[str, str] = {}  # by source
@@ -63,7 +67,8 @@ class Bus:
                 return
             self._trouble = ""
             self._circles.clear()
-            self._put(found)
+            self.losses.forget()
+            self._replace(found)
 
     @property
     def subscriptions(self) -> list[Subscription]:
@@ -82,7 +87,7 @@ class Bus:
                 )
             await self._recover()
             new = await self._file.add(source, target_agent, once=once)
-            self._put([*self._table.values(), new])
+            self._put(new)
             return new
 
     async def unsubscribe(self, number: int) -> bool:
@@ -101,18 +106,27 @@ class Bus:
     async def _recover(self) -> None:
         """After trouble with the file, what it says now comes first. Raises StorageError."""
         if self._trouble:
-            self._put(await self._file.load())
+            self._replace(await self._file.load())
             self._trouble = ""
 
-    def _put(self, subscriptions: Iterable[Subscription]) -> None:
-        self._table = {one.id: one for one in subscriptions}
-        self._sources = {}
-        for one in self._table.values():
-            self._sources.setdefault(one.source, []).append(one)
+    def _replace(self, subscriptions: Iterable[Subscription]) -> None:
+        self._table, self._sources = {}, {}
+        for one in subscriptions:
+            self._put(one)
+
+    def _put(self, one: Subscription) -> None:
+        self._drop([one.id])
+        self._table[one.id] = one
+        self._sources.setdefault(one.source, []).append(one)
 
     def _drop(self, ids: Iterable[int]) -> None:
-        gone = set(ids)
-        self._put(one for one in self._table.values() if one.id not in gone)
+        for number in ids:
+            if (one := self._table.pop(number, None)) is not None:
+                left = [other for other in self._sources[one.source] if other.id != number]
+                if left:
+                    self._sources[one.source] = left
+                else:
+                    del self._sources[one.source]
 
     # ── Events ──────────────────────────────────────────────────────────────────────────────
 
@@ -122,7 +136,11 @@ class Bus:
         Raises BusyError, when nothing was; and StorageError, when a `once` could not be struck off
         and was not fired for that. Cancelled, it goes on.
         """
-        striking = self._spread(Published(source, payload))
+        try:
+            striking = self._spread(Published(source, payload))
+        except BusyError as error:
+            self.losses.refuse(error)
+            raise
         if striking is not None:
             await asyncio.shield(striking)
 
@@ -134,10 +152,11 @@ class Bus:
         is_made = run.parent is not None and run.pair.agent not in self._runtime().agents
         name = WORKER if is_made else run.pair.agent
         kind, payload = outcome(done)
+        source = f"agent:{name}:{kind}"
         try:
-            self._spread(Published(f"agent:{name}:{kind}", payload, run.chain + 1))
+            self._spread(Published(source, payload, run.chain + 1))
         except BusyError as error:
-            log.error("the event agent:%s:%s is lost: %s", name, kind, error)  # noqa: TRY400
+            self.losses.lose(source, error)
 
     def _spread(self, event: Published) -> asyncio.Task[None] | None:
         """To all who match, at once; for those who want it once, what is still to be done."""
@@ -153,25 +172,37 @@ class Bus:
         if not once:
             return None
         # At once, for the next event: else each of many would have to look into the file.
-        self._drop(one.id for one in once)
-        return self._own(self._strike(event, once))
+        self._drop([one.id for one in once])
+        self._due.append((event, once))
+        if self._striking is None:
+            self._striking = self._own(self._strike())
+        return self._striking
 
-    async def _strike(self, event: Published, once: list[Subscription]) -> None:
+    async def _strike(self) -> None:
+        """Whatever is due by the time the file is free, in one change of it."""
         async with self._changing:
+            due, self._due, self._striking = self._due, [], None
             if self._closed:
                 return  # the file still has them, for the next daemon
+            struck = [one for _, once in due for one in once]
             try:
                 await self._recover()
-                removed = await self._file.remove([one.id for one in once])
+                removed = await self._file.remove([one.id for one in struck])
             except StorageError as error:
-                self._put([*self._table.values(), *once])
+                for one in struck:
+                    self._put(one)
                 self._trouble = str(error)
-                log.error("%.80r was not fired: %s", event.source, error)  # noqa: TRY400
+                for event, _ in due:
+                    log.error("%.80r was not fired: %s", event.source, error)  # noqa: TRY400
                 raise
-            self._drop(one.id for one in once)  # a reload may have read them again
+            self._drop(one.id for one in struck)  # a reload may have read them again
         if not self._closed:
-            # One that was not there any more is somebody else's, who took it out of the file.
-            self.firings.add(event, [one.target_agent for one in once if one.id in removed])
+            for event, once in due:
+                # One that was not there any more is somebody else's, who took it out of the file;
+                # or an earlier event's, if a reload has read it again in between.
+                mine = [one for one in once if one.id in removed]
+                removed -= {one.id for one in mine}
+                self.firings.add(event, [one.target_agent for one in mine])
 
     def _cut(self, event: Published, matching: list[Subscription]) -> None:
         names = ", ".join(sorted({one.target_agent for one in matching})[:SHOWN])
@@ -198,6 +229,7 @@ class Bus:
         return [
             *([self._trouble] if self._trouble else []),
             *self._circles.values(),
+            *([self.losses.problem] if self.losses.problem else []),
             *(
                 f"subscription {one.id} to {one.source[:80]!r} is for {name[:80]!r}, but no agent "
                 "is called that; unsubscribe it, or give an agent that name"
@@ -211,6 +243,8 @@ class Bus:
             "changing": len(self._tasks),
             "waiting": self.firings.waiting,
             "running": self.firings.running,
+            "refused": self.losses.refused,
+            "lost": self.losses.lost,
         }
 
     def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -232,6 +266,7 @@ class Bus:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
         await self.firings.close()
+        self.losses.forget()
 
 
 def outcome(done: Done) -> tuple[str, str]:

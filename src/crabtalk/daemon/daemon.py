@@ -99,7 +99,7 @@ class Daemon:
             clock=self.clock,
             heard=self.mcp_feed.publish,
         )
-        self._port_files = PortFiles(home / "run", self.mcp)
+        self._port_files = PortFiles(home, self.mcp)
         self._composite = self._built_in(hooks or {}) if hook is None else None
         self._plugin_problems: list[str] = []
         self._moved: list[str] = []  # what of older files could not be taken over

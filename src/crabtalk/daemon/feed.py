@@ -25,6 +25,7 @@ from crabtalk.runtime import (
     ThinkingDelta,
     ThinkingEnd,
     ThinkingStart,
+    ToolProgress,
     ToolResult,
     ToolsComplete,
     ToolStart,
@@ -174,6 +175,13 @@ def agent_event(run: Run, event: Event, clock: Clock) -> wire.AgentEventMsg | No
             message.kind, message.content = wire.REFUSED, event.reason
             message.call_id = event.call_id
             message.tool_calls.append(wire.ToolCallInfo(name=event.tool, id=event.call_id or None))
+        case ToolProgress():
+            message.kind, message.content = wire.TOOL_PROGRESS, event.text
+            message.call_id = event.call_id
+            if event.progress is not None:
+                message.progress = event.progress
+            if event.total is not None:
+                message.total = event.total
         case Done():
             message.kind, message.content = wire.DONE, outcome(event)
         case _:

@@ -20,6 +20,8 @@ from crabtalk.runtime import (
 )
 from crabtalk.storage import Pair
 
+from .losses import Losses
+
 log = logging.getLogger(__name__)
 
 # Runs begun in one go, before others have their turn.
@@ -61,9 +63,10 @@ class Published:
 
 
 class Firings:
-    def __init__(self, runtime: Callable[[], Runtime], limits: EventLimits) -> None:
+    def __init__(self, runtime: Callable[[], Runtime], limits: EventLimits, losses: Losses) -> None:
         self._runtime = runtime
         self._limits = limits
+        self._losses = losses
         self._lines: dict[Pair, deque[Published]] = {}  # of each that waits or runs
         self._ready: deque[Pair] = deque()  # those of them that could begin
         self._running: dict[Pair, asyncio.Task[object]] = {}
@@ -130,11 +133,12 @@ class Firings:
         except BusyError as error:
             if self._may_wait(error):
                 return False
-            log.error("%.80r lost the event %.80r: %s", pair.agent, event.source, error)  # noqa: TRY400
+            self._losses.lose(event.source, f"{pair.agent} was not told: {error}")
         except UnknownAgentError as error:
             log.warning("the event %.80r finds nobody: %s", event.source, error)
         except Exception:
             log.exception("the event %.80r could not be told to %.80r", event.source, pair.agent)
+            self._losses.lost += 1
         self._busy_since = None
         self._take(pair)
         if run is None:

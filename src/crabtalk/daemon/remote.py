@@ -11,6 +11,7 @@ from crabtalk.client import connect
 from crabtalk.protocol import wire
 
 CLIENT = "crabtalkd"
+KINDS = frozenset(wire.AgentEventKind.values())
 # Deltas come in pieces; these end what is being said.
 TEXT = (wire.TEXT_DELTA, wire.THINKING_DELTA)
 MARKERS = (wire.TEXT_START, wire.TEXT_END, wire.THINKING_START, wire.THINKING_END)
@@ -63,6 +64,8 @@ async def events(home: Path, agent: str, sender: str, in_json: bool) -> None:
     async with connect(home=home, client=CLIENT) as client:
         saying: dict[str, list[str]] = {}
         async for event in client.subscribe_events(agent=agent, sender=sender, all_kinds=True):
+            if event.kind not in KINDS:
+                continue  # the daemon is newer than this command
             line = as_json(event) if in_json else as_line(event, saying)
             if line:
                 click.echo(line)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,17 @@ class Subscription:
     once: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a text says, and what that means."""
+
+    text: str = ""
+    document: dict[str, Any] = field(default_factory=dict)
+    found: tuple[Subscription, ...] = ()
+    # Its tables are written as ours are, so that one more can stand at its end.
+    can_grow: bool = False
+
+
 class SubscriptionFile:
     """Three calls without a path in them, so that a storage many daemons share can take its place.
 
@@ -43,6 +54,7 @@ class SubscriptionFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._known = Reading()  # as it was last read or written; a text that is the same says so
         self._last = 0  # the highest number given out: one that was removed is not given out again
 
     async def load(self) -> list[Subscription]:
@@ -69,58 +81,59 @@ class SubscriptionFile:
 
     def _load(self) -> list[Subscription]:
         remove_leftovers(self._path.parent)
-        found = self._read()[2]
+        found = self._read().found
         self._last = max([self._last, *(one.id for one in found)])
-        return found
+        return list(found)
 
     def _add(self, source: str, target_agent: str, once: bool) -> Subscription:
-        text, document, found = self._read()
-        number = max([self._last, *(one.id for one in found)]) + 1
+        now = self._read()
+        number = max([self._last, *(one.id for one in now.found)]) + 1
         new = Subscription(number, source, target_agent, once)
         table = {key: getattr(new, key) for key in KINDS}
-        gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+        gap = "" if not now.text else "\n" if now.text.endswith("\n") else "\n\n"
         lines = "".join(f"{key} = {written(value)}\n" for key, value in table.items())
-        self._write(
-            f"{text}{gap}[[{TABLE}]]\n{lines}",
-            {**document, TABLE: [*document.get(TABLE, []), table]},
+        wanted = Reading(
+            f"{now.text}{gap}[[{TABLE}]]\n{lines}",
+            {**now.document, TABLE: [*now.document.get(TABLE, []), table]},
+            (*now.found, new),
+            can_grow=True,
         )
+        self._write(wanted, is_sure=now.can_grow)
         self._last = number
         return new
 
     def _remove(self, ids: Collection[int]) -> set[int]:
-        text, document, found = self._read()
-        gone = {number for number, one in enumerate(found) if one.id in ids}
+        now = self._read()
+        gone = {number for number, one in enumerate(now.found) if one.id in ids}
         if gone:
-            left = [t for number, t in enumerate(document[TABLE]) if number not in gone]
-            self._write(without(text, gone), {**document, TABLE: left})
-        return {found[number].id for number in gone}
+            left = [t for number, t in enumerate(now.document[TABLE]) if number not in gone]
+            wanted = replace(
+                now,
+                text=without(now.text, gone),
+                document={**now.document, TABLE: left},
+                found=tuple(one for one in now.found if one.id not in ids),
+            )
+            self._write(wanted, is_sure=False)
+        return {now.found[number].id for number in gone}
 
-    def _read(self) -> tuple[str, dict[str, Any], list[Subscription]]:
-        """The text, what it says, and what that means."""
-        import tomllib  # late: most homes have no such file
-
+    def _read(self) -> Reading:
         if self._path.exists() and not self._path.is_file():  # reading a pipe would never end
             raise StorageError(f"{self._path} is not a file; move it away")
         try:
             text = self._path.read_bytes().decode()
-            document = tomllib.loads(text)
-            return text, document, read_tables(document)
+            if text != self._known.text:
+                self._known = read_text(text)
         except FileNotFoundError:
-            return "", {}, []
+            self._known = Reading()
         except (ValueError, RecursionError) as error:
             raise StorageError(
                 f"{self._path} cannot be used: {error}; mend it and reload, or move it away"
             ) from None
+        return self._known
 
-    def _write(self, text: str, wanted: dict[str, Any]) -> None:
+    def _write(self, wanted: Reading, *, is_sure: bool) -> None:
         """Once it is sure that the text says so: tables can be written in more ways than ours."""
-        import tomllib
-
-        try:
-            is_right = {TABLE: [], **tomllib.loads(text)} == wanted
-        except tomllib.TOMLDecodeError:
-            is_right = False
-        if not is_right:
+        if not is_sure and not says(wanted.text, wanted.document):
             raise StorageError(
                 f"{self._path} cannot be changed safely; "
                 f"write each subscription as a [[{TABLE}]] table of its own, and reload"
@@ -128,7 +141,25 @@ class SubscriptionFile:
         if not self._path.parent.exists():
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync(self._path.parent.parent)
-        replace_file(self._path, text.encode())
+        replace_file(self._path, wanted.text.encode())
+        self._known = wanted
+
+
+def read_text(text: str) -> Reading:
+    """Raises ValueError, saying what is wrong."""
+    import tomllib  # late: most homes have no such file
+
+    document = tomllib.loads(text)
+    return Reading(text, document, tuple(read_tables(document)))
+
+
+def says(text: str, document: dict[str, Any]) -> bool:
+    import tomllib
+
+    try:
+        return {TABLE: [], **tomllib.loads(text)} == document
+    except tomllib.TOMLDecodeError:
+        return False
 
 
 def read_tables(document: dict[str, Any]) -> list[Subscription]:

@@ -7,10 +7,10 @@ calls any of them by name, is carried out but not offered.
 import json
 from collections.abc import Awaitable, Callable, Collection
 
-from crabtalk.mcp import Known, Mcp, McpCallError, Picture
+from crabtalk.mcp import Known, Mcp, McpCallError, Picture, Progress
 from crabtalk.model import Image
 from crabtalk.model import Tool as Schema
-from crabtalk.runtime import Hook, ToolDispatch, ToolError, ToolOutput
+from crabtalk.runtime import Hook, ToolDispatch, ToolError, ToolOutput, ToolProgress
 from crabtalk.storage import Agent
 
 from .images import picture_of
@@ -85,13 +85,19 @@ class McpHook(Hook):
         known = self._find(call)
         if known is not None:
             arguments = meta_of(call)[1] if self._is_meta(call) else call.arguments
-            return self._call(known, arguments)
+            return self._call(known, arguments, call)
         return self._list(call) if self._is_meta(call) else None
 
-    async def _call(self, known: Known, arguments: str) -> str | ToolOutput:
+    async def _call(self, known: Known, arguments: str, call: ToolDispatch) -> str | ToolOutput:
         """Cancelled, the server is told that nobody waits any more."""
+
+        def progressed(word: Progress) -> None:
+            call.run.emit(ToolProgress(call.call_id, word.text, word.progress, word.total))
+
         try:
-            result = await self._mcp.call(known.peer, known.tool.name, object_in(arguments))
+            result = await self._mcp.call(
+                known.peer, known.tool.name, object_in(arguments), progressed
+            )
         except McpCallError as error:
             raise ToolError(f"mcp call failed: {error}") from None
         if result.is_error:

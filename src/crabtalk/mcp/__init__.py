@@ -4,7 +4,7 @@ The SDK is imported by that process only (host.py and what begins with `host_`).
 """
 
 from .limits import McpLimits
-from .messages import McpTool, Picture, Result
+from .messages import McpTool, Picture, Progress, Result
 from .peers import Happened, Owner, Peer, Status
 from .port_files import PortFiles
 from .service import EVERYBODY, Mcp, McpCallError
@@ -22,6 +22,7 @@ __all__ = [
     "Peer",
     "Picture",
     "PortFiles",
+    "Progress",
     "Result",
     "Status",
     "Toolbox",

@@ -23,6 +23,7 @@ from .host_content import MOST_TOOLS, answer_of, tools_of
 from .host_http import TooLargeError, http_transport
 from .host_oauth import PATIENCE
 from .host_process import ServerProcess
+from .host_progress import Reports
 from .messages import (
     Asking,
     Call,
@@ -32,7 +33,6 @@ from .messages import (
     NoResult,
     Offers,
     Open,
-    Progress,
     Result,
     Spawned,
 )
@@ -329,16 +329,20 @@ class HostPeer:
         loop = asyncio.get_running_loop()
         latest = loop.time() + max(LONGEST_CALL, order.timeout)
 
+        reports = Reports(order.call, lambda word: self._tell(word))
+
         async def progressed(progress: float, total: float | None, message: str | None) -> None:
-            of = f" of {total:g}" if total is not None else ""
-            self._tell(Progress(order.call, f"{progress:g}{of} {message or ''}"[:LONGEST_REASON]))
+            reports.hear(progress, total, message)
             with suppress(RuntimeError):  # it is over already
                 deadline.reschedule(min(loop.time() + order.timeout, latest))
 
-        async with asyncio.timeout(order.timeout) as deadline:
-            return await client.call_tool(
-                order.tool, json.loads(order.arguments), progress_callback=progressed
-            )
+        try:
+            async with asyncio.timeout(order.timeout) as deadline:
+                return await client.call_tool(
+                    order.tool, json.loads(order.arguments), progress_callback=progressed
+                )
+        finally:
+            reports.close()
 
     async def _failed(self, order: Call, error: MCPError) -> None:
         is_alone = len(self._calls) == 1

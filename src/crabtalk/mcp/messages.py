@@ -99,10 +99,13 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """A call is being carried out; `text` is what its server says about that."""
+    """A call is being carried out. `text` is what its server says about that, on one line; it is
+    empty when there is nothing in it for anybody."""
 
     call: int
     text: str
+    progress: float | None = None  # finite, not negative
+    total: float | None = None  # finite, above zero, not below `progress`
 
 
 class Picture(msgspec.Struct, frozen=True):

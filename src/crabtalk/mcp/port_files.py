@@ -6,11 +6,10 @@ MCP. Files that come, go or change are noticed within a second; the component is
 
 import asyncio
 import logging
-import os
-from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
+# Not from the room as a whole: that also has what loads the SDK.
+from crabtalk.component.port_file import LOOPBACK, Found, is_taken, port_files
 from crabtalk.storage import McpServer
 
 from .peers import Status
@@ -18,25 +17,15 @@ from .service import EVERYBODY, Mcp
 
 log = logging.getLogger(__name__)
 
-SUFFIX = ".port"
-OURS = "crabtalk"
 INTERVAL = 1.0
-LONGEST_FILE = 16
 MOST = 64
-
-
-class Found(NamedTuple):
-    """What a file says, and which file it is: one that was written anew is another."""
-
-    port: int
-    written: int
 
 
 class PortFiles:
     """What it finds belongs to everybody. `close` ends the watch, not the components."""
 
-    def __init__(self, directory: Path, mcp: Mcp, interval: float = INTERVAL) -> None:
-        self._directory = directory
+    def __init__(self, home: Path, mcp: Mcp, interval: float = INTERVAL) -> None:
+        self._home = home
         self._mcp = mcp
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
@@ -61,7 +50,8 @@ class PortFiles:
 
     async def look(self) -> None:
         """Takes note of what there is now."""
-        found = scan(self._directory)
+        files = {file.name: file for file in port_files(self._home)[:MOST]}
+        found = {name: said for name, file in files.items() if (said := file.look()) is not None}
         self._stale = {name: old for name, old in self._stale.items() if found.get(name) == old}
         failed = {
             owner.name
@@ -69,18 +59,18 @@ class PortFiles:
             if owner.agent == EVERYBODY and peer.status is Status.FAILED
         }
         serving = {name: old for name, old in self._serving.items() if found.get(name) == old}
-        for name, file in found.items():
-            if file == self._stale.get(name) or (name in serving and name not in failed):
+        for name, said in found.items():
+            if said == self._stale.get(name) or (name in serving and name not in failed):
                 continue
-            if await somebody_listens(file.port):
-                serving[name] = file
+            if await asyncio.to_thread(is_taken, said.port):
+                serving[name] = said
             else:
                 serving.pop(name, None)
-                self._stale[name] = file
+                self._stale[name] = said
                 log.warning(
                     "%s names port %d, but nobody listens there; it is ignored until it changes",
-                    self._directory / f"{name}{SUFFIX}",
-                    file.port,
+                    files[name].path,
+                    said.port,
                 )
         if serving != self._serving:
             self._serving = serving
@@ -89,32 +79,5 @@ class PortFiles:
             )
 
 
-def scan(directory: Path) -> dict[str, Found]:
-    """All port files but the daemon's own. What holds no port is none."""
-    found: dict[str, Found] = {}
-    with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            name = entry.name.removesuffix(SUFFIX)
-            if name in (entry.name, OURS, "") or name.startswith(".") or len(found) >= MOST:
-                continue
-            with suppress(OSError, ValueError):
-                status = entry.stat(follow_symlinks=False)
-                with Path(entry.path).open("rb") as file:
-                    port = int(file.read(LONGEST_FILE))
-                if 0 < port < 65536 and status.st_uid == os.geteuid():
-                    found[name] = Found(port, status.st_mtime_ns)
-    return found
-
-
-async def somebody_listens(port: int) -> bool:
-    try:
-        async with asyncio.timeout(INTERVAL):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
-
-
 def component(name: str, found: Found) -> McpServer:
-    return McpServer(name=name, url=f"http://127.0.0.1:{found.port}/mcp")
+    return McpServer(name=name, url=f"http://{LOOPBACK}:{found.port}/mcp")

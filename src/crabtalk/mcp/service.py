@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from crabtalk.runtime import Clock
 from crabtalk.storage import Agent, McpServer
 
@@ -36,6 +38,8 @@ from .toolbox import Toolbox
 
 log = logging.getLogger(__name__)
 
+Progressed = Callable[[Progress], None]
+
 # Whose servers are everybody's: those that were found, not declared.
 EVERYBODY = ""
 # What the host has on top of a deadline before it is taken for dead.
@@ -43,6 +47,8 @@ GRACE = 5.0
 # The same for connecting, when the host may have to be started first, on a busy machine.
 STARTING = 60.0
 GONE = "the server is no longer declared"
+# Characters of what a server says about the progress of a call.
+LONGEST_WORDS = 500
 # What a server that was just lost has to come back in, for a call it never heard.
 COMING_BACK = 10.0
 
@@ -73,6 +79,7 @@ class Mcp:
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Result | NoResult]] = {}
         self._deadlines: dict[int, asyncio.Timeout] = {}
+        self._watchers: dict[int, Progressed] = {}  # of calls
         self._timers: set[asyncio.TimerHandle] = set()
         self._news = asyncio.Event()
         self._impatient: set[str] = set()  # agents that have waited in vain
@@ -135,23 +142,31 @@ class Mcp:
 
     # ── Calls ───────────────────────────────────────────────────────────────────────────────
 
-    async def call(self, peer: str, tool: str, arguments: bytes) -> Result:
+    async def call(
+        self, peer: str, tool: str, arguments: bytes, progressed: Progressed | None = None
+    ) -> Result:
         """What a tool answers to `arguments`, a JSON object. Raises McpCallError.
 
-        Cancelled, the server is told so.
+        `progressed` hears what the server says meanwhile, about ten times a second at most. The
+        last of it comes before the answer, nothing after. Cancelled, the server is told so.
         """
         if len(self._calls) >= self._limits.mcp_calls:
             raise McpCallError(f"{len(self._calls)} calls are under way; try again later")
         if (found := self._peers.get(peer)) is None:
             raise McpCallError(GONE)
+
+        def watch(word: Progress) -> None:
+            if progressed is not None and word.text:
+                progressed(shown(word, found.server))
+
         found.begun()
         try:
             self._do(self._peers.wanted(peer))
             number = await self._connected(peer)
-            answer = await self._ask(number, tool, arguments)
+            answer = await self._ask(number, tool, arguments, watch)
             if isinstance(answer, NoResult) and answer.is_unheard:
                 number = await self._connected(peer, lost=number)
-                answer = await self._ask(number, tool, arguments)
+                answer = await self._ask(number, tool, arguments, watch)
         finally:
             found.ended(self._clock.seconds())
         if isinstance(answer, NoResult):
@@ -182,13 +197,15 @@ class Mcp:
             raise McpCallError(peer.error or "the server is not connected yet; try again later")
         return peer.number
 
-    async def _ask(self, peer: int, tool: str, arguments: bytes) -> Result | NoResult:
+    async def _ask(
+        self, peer: int, tool: str, arguments: bytes, watch: Progressed
+    ) -> Result | NoResult:
         number = next(self._numbers)
         if self.link.pid is None:
             return NoResult(number, "the host process of MCP servers is gone", is_unheard=True)
         seconds = float(self._limits.mcp_call_seconds)
         answer: asyncio.Future[Result | NoResult] = asyncio.get_running_loop().create_future()
-        self._calls[number] = answer
+        self._calls[number], self._watchers[number] = answer, watch
         try:
             self.link.send(Call(number, peer, tool, arguments, seconds))
             async with asyncio.timeout(seconds + GRACE) as self._deadlines[number]:
@@ -202,7 +219,7 @@ class Mcp:
             self.link.send(Cancel(number))
             raise
         finally:
-            del self._calls[number]
+            del self._calls[number], self._watchers[number]
             self._deadlines.pop(number, None)
 
     # ── What happens ────────────────────────────────────────────────────────────────────────
@@ -227,7 +244,10 @@ class Mcp:
                     answer.set_result(message)
 
     def _progressed(self, message: Progress) -> None:
-        log.debug("MCP call %d: %s", message.call, message.text)
+        answer = self._calls.get(message.call)
+        if answer is None or answer.done():
+            return
+        self._watchers[message.call](message)
         if (deadline := self._deadlines.get(message.call)) is not None and not deadline.expired():
             loop = asyncio.get_running_loop()
             deadline.reschedule(loop.time() + self._limits.mcp_call_seconds + GRACE)
@@ -321,3 +341,11 @@ class Mcp:
             if not answer.done():
                 answer.set_result(NoResult(number, "the daemon is stopping"))
         await self.link.close()
+
+
+def shown(word: Progress, server: McpServer) -> Progress:
+    """For anybody who watches: as short as a line, and without what is none of their business."""
+    text = without_secrets(word.text, server)
+    if len(text) > LONGEST_WORDS:
+        text = text[: LONGEST_WORDS - 1] + "…"
+    return msgspec.structs.replace(word, text=text)

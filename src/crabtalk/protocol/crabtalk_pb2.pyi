@@ -139,6 +139,10 @@ class _AgentEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentE
     """
     REFUSED: _AgentEventKind.ValueType  # 102
     """A call the agent may not make was refused: `content` says why, `tool_calls` has its name."""
+    TOOL_PROGRESS: _AgentEventKind.ValueType  # 103
+    """A tool says how far a call is, which goes on: `content` has its words, `progress` and `total` its
+    numbers. Any number of them before the call's TOOL_RESULT, none after it.
+    """
 
 class AgentEventKind(_AgentEventKind, metaclass=_AgentEventKindEnumTypeWrapper): ...
 
@@ -159,6 +163,10 @@ The run waits for an answer to `ask`, until its next TOOLS_COMPLETE or DONE.
 """
 REFUSED: AgentEventKind.ValueType  # 102
 """A call the agent may not make was refused: `content` says why, `tool_calls` has its name."""
+TOOL_PROGRESS: AgentEventKind.ValueType  # 103
+"""A tool says how far a call is, which goes on: `content` has its words, `progress` and `total` its
+numbers. Any number of them before the call's TOOL_RESULT, none after it.
+"""
 Global___AgentEventKind: _TypeAlias = AgentEventKind  # noqa: Y015
 
 @_typing.final
@@ -2788,6 +2796,8 @@ class AgentEventMsg(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     MISSED_FIELD_NUMBER: _builtins.int
     ASK_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
     kind: Global___AgentEventKind.ValueType
@@ -2799,9 +2809,13 @@ class AgentEventMsg(_message.Message):
     run_id: _builtins.str
     """One id per run: what tells two runs of one conversation apart."""
     call_id: _builtins.str
-    """On TOOL_RESULT: the call that finished."""
+    """On TOOL_RESULT, REFUSED and TOOL_PROGRESS: the call."""
     missed: _builtins.int
     """Elements this subscriber missed directly before this one, because it read too slowly."""
+    progress: _builtins.float
+    """On TOOL_PROGRESS, if the tool gave one: how far it is. Finite, not negative."""
+    total: _builtins.float
+    """On TOOL_PROGRESS, if it is known: where `progress` ends. Finite, at least `progress`, above 0."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallInfo]: ...
     @_builtins.property
@@ -2828,10 +2842,12 @@ class AgentEventMsg(_message.Message):
         parent: Global___ParentRun | None = ...,
         missed: _builtins.int | None = ...,
         ask: Global___AskUserEvent | None = ...,
+        progress: _builtins.float | None = ...,
+        total: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_run_id", b"_run_id", "ask", b"ask", "call_id", b"call_id", "missed", b"missed", "parent", b"parent", "run_id", b"run_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_progress", b"_progress", "_run_id", b"_run_id", "_total", b"_total", "ask", b"ask", "call_id", b"call_id", "missed", b"missed", "parent", b"parent", "progress", b"progress", "run_id", b"run_id", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_run_id", b"_run_id", "agent", b"agent", "ask", b"ask", "call_id", b"call_id", "content", b"content", "kind", b"kind", "missed", b"missed", "parent", b"parent", "run_id", b"run_id", "sender", b"sender", "timestamp", b"timestamp", "tool_calls", b"tool_calls", "tool_is_error", b"tool_is_error", "tool_output", b"tool_output"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_progress", b"_progress", "_run_id", b"_run_id", "_total", b"_total", "agent", b"agent", "ask", b"ask", "call_id", b"call_id", "content", b"content", "kind", b"kind", "missed", b"missed", "parent", b"parent", "progress", b"progress", "run_id", b"run_id", "sender", b"sender", "timestamp", b"timestamp", "tool_calls", b"tool_calls", "tool_is_error", b"tool_is_error", "tool_output", b"tool_output", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ask: _TypeAlias = _typing.Literal["ask"]  # noqa: Y015
     _WhichOneofArgType__ask: _TypeAlias = _typing.Literal["_ask", b"_ask"]  # noqa: Y015
@@ -2841,8 +2857,12 @@ class AgentEventMsg(_message.Message):
     _WhichOneofArgType__missed: _TypeAlias = _typing.Literal["_missed", b"_missed"]  # noqa: Y015
     _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
+    _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
+    _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
     _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
     _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
+    _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
+    _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ask) -> _WhichOneofReturnType__ask | None: ...
     @_typing.overload
@@ -2852,7 +2872,11 @@ class AgentEventMsg(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__parent) -> _WhichOneofReturnType__parent | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__run_id) -> _WhichOneofReturnType__run_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total) -> _WhichOneofReturnType__total | None: ...
 
 Global___AgentEventMsg: _TypeAlias = AgentEventMsg  # noqa: Y015
 

@@ -98,6 +98,18 @@ class Refused(Value, frozen=True):
     reason: str
 
 
+class ToolProgress(Value, frozen=True):
+    """What a tool says of a call that goes on. For those who watch; it is kept nowhere.
+
+    Whoever tells it bounds it: a few in a second, in a line each, with numbers that are finite.
+    """
+
+    call_id: str
+    text: str
+    progress: float | None = None
+    total: float | None = None
+
+
 class UserSteered(Value, frozen=True):
     """What was said into the run, at the moment the agent reads it."""
 
@@ -139,6 +151,7 @@ Event = (
     | ToolsComplete
     | AskUser
     | Refused
+    | ToolProgress
     | UserSteered
     | ContextUsage
     | Compacted

@@ -10,7 +10,7 @@ from typing import Any
 
 from crabtalk.storage import Pair
 
-from .events import Done, Event, StopReason
+from .events import Done, Event, StopReason, ToolProgress
 from .hook import Env
 from .outlet import Outlet
 
@@ -95,7 +95,9 @@ class Run:
         return (self.parent.keeper if self.parent is not None else "") or self.pair.agent
 
     def emit(self, event: Event) -> None:
-        self.outlet.push(event)
+        # How far something is matters now or never: a reader that is behind does without.
+        if type(event) is not ToolProgress or not self.outlet.full:
+            self.outlet.push(event)
         try:
             self._env.on_event(self, event)
         except Exception:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 COMMIT_MESSAGES = 256
 COMMIT_SECONDS = 2.0
 # While it catches up: more at once, read from so many logs at a time, so much of each.
-COMMIT_MANY = 20_000
+COMMIT_MANY = 50_000
 LOGS = 16
 LOG_BYTES = 256 * 1024
 # How long the first searches wait for what was not committed when it was last closed. More than

@@ -6,7 +6,9 @@ alone are enough, too. Blocks: it runs in a thread, on a view that does not chan
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import nlargest
 from math import inf
+from operator import itemgetter
 
 from crabtalk.storage import Meta, Pair, log_name
 
@@ -23,7 +25,7 @@ from .terms import Phrase, Query
 FIRST = 64
 MOST = 8192
 # Conversations looked at because of their title, or of their summary; messages of those.
-NAMED = 128
+NAMED = 64
 OF_NAMED = 128
 # Candidates beyond those asked for, since some may be gone when they are looked at.
 SPARE = 2
@@ -123,9 +125,10 @@ class Ranking:
 
     def _best(self, count: int) -> list[Candidate]:
         best: list[Candidate] = []
-        for key, standing in sorted(self._standings.items(), key=lambda each: -each[1].score):
+        scores = [(each.score, key, each) for key, each in self._standings.items()]
+        for score, key, standing in sorted(scores, key=itemgetter(0), reverse=True):
             # Those as good as the last one are looked at, too: they are yet to be put in order.
-            is_enough = len(best) >= count and standing.score < best[count - 1].score
+            is_enough = len(best) >= count and score < best[count - 1].score
             if is_enough or len(best) >= count + NAMED:
                 break
             if (candidate := self._candidate(key, standing)) is not None:
@@ -204,9 +207,10 @@ class Ranking:
         """Those that would be among the best if they had something more that counts `most`."""
         if not most:
             return []
-        scores = sorted((each.score for each in self._standings.values()), reverse=True)
-        least = scores[limit - 1] if len(scores) >= limit else 0.0
-        return [n for n in numbers if self._standings[n].score + most >= least]
+        standings = self._standings
+        scores = [each.message + each.title + each.summary for each in standings.values()]
+        least = nlargest(limit, scores)[-1] - most if len(scores) >= limit else 0.0
+        return [n for n in numbers if standings[n].score >= least]
 
     def _take_best(self, boosts: dict[Phrase, float], wanted: int) -> float:
         """The best messages of so many conversations, however many messages each has.

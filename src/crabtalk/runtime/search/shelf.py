@@ -10,7 +10,7 @@ import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .terms import Phrase, Query, Terms
 
@@ -20,12 +20,16 @@ if TYPE_CHECKING:  # imported late: most of what a daemon does needs no index
 # What documents wait in before they become a segment; the least that tantivy accepts is 15 MB.
 HEAP = 24_000_000
 MERGING_SECONDS = 2.0
+# Documents handed over at once.
+AT_ONCE = 256
 LARGEST_ID = 0xFFFF_FFFF
 # Each file of a segment ends with a JSON object that has its checksum, that object's length, and
 # this number.
 FOOTER = struct.Struct("<II")
 MAGIC = 1337
 CHUNK = 1024 * 1024
+# Conversations to look among, below which a set of them is not worth its price.
+A_FEW = 100
 PARTS = ("fast", "fieldnorm", "idx", "pos", "store", "term")
 
 
@@ -80,6 +84,7 @@ class Shelf:
         self._directory = directory
         self._schema = schema_of(tantivy.SchemaBuilder())
         self._writer: tantivy.IndexWriter | None = None
+        self._waiting: list[tantivy.Document] = []
         if directory is not None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_files(directory)
@@ -138,11 +143,21 @@ class Shelf:
         document.add_unsigned("position", position)
         # A search multiplies scores by log2(2 + this).
         document.add_float("weight", 2**weight - 2)
-        self.writer.add_document(document)
+        self._waiting.append(document)
+        if len(self._waiting) >= AT_ONCE:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """To the engine's own thread, which is then woken once for many."""
+        add = self.writer.add_document
+        for document in self._waiting:
+            add(document)
+        self._waiting.clear()
 
     def remove(self, conversation: int) -> None:
         import tantivy
 
+        self._hand_over()  # what comes after a removal stays
         # Not by term: a number is taken for a signed one there, which matches nothing.
         query = tantivy.Query.term_query(self._schema, "conversation", conversation)
         self.writer.delete_documents_by_query(query)
@@ -151,12 +166,15 @@ class Shelf:
         """All from one to another."""
         import tantivy
 
+        self._hand_over()
         kind = tantivy.FieldType.Unsigned
         query = tantivy.Query.range_query(self._schema, "uid", kind, uid, last)
         self.writer.delete_documents_by_query(query)
 
     def commit(self) -> "Searcher":
         """What was written so far is kept, and can be found with what is returned."""
+        if self._waiting:
+            self._hand_over()
         if self._writer is not None:
             self._writer.commit()
             if self._directory is not None:
@@ -179,6 +197,7 @@ class Shelf:
     def close(self) -> None:
         """What was not committed is forgotten. A merge under way is waited for, but not for long:
         without it the segments stay as they were."""
+        self._waiting.clear()
         writer, self._writer = self._writer, None
         if writer is not None:
             merging = threading.Thread(target=writer.wait_merging_threads, daemon=True)
@@ -228,9 +247,9 @@ class Searcher:
         searcher = self._searcher
         with telling_damage:
             hits = searcher.search(asked, limit, count=False, weight_by_field="weight").hits
-            uids = searcher.fast_field_values("uid", [address for _, address in hits])
+            uids: list[Any] = searcher.fast_field_values("uid", [address for _, address in hits])
         return [
-            Found(score, int(uid) >> 32, int(uid) & LARGEST_ID, address)
+            Found(score, uid >> 32, uid & LARGEST_ID, address)
             for (score, address), uid in zip(hits, uids, strict=True)
             if uid is not None
         ]
@@ -279,15 +298,25 @@ class Searcher:
         if filters.sender is not None:
             must.append(make.term_query(schema, "sender", filters.sender))
         if filters.among is not None:
-            must.append(make.term_set_query(schema, "conversation", filters.among))
+            must.append(self._any_of(filters.among))
         if filters.since is not None or filters.until is not None:
             times = filters.since, filters.until
             must.append(make.range_query(schema, "at", FieldType.Unsigned, *times))
         limits = [(Occur.Must, make.const_score_query(query, 0.0)) for query in must]
         if filters.without:
-            without = make.term_set_query(schema, "conversation", filters.without)
-            limits.append((Occur.MustNot, without))
+            limits.append((Occur.MustNot, self._any_of(filters.without)))
         return limits
+
+    def _any_of(self, conversations: Sequence[int]) -> "tantivy.Query":
+        """A set costs the same however small it is; a few are cheaper one by one."""
+        import tantivy
+        from tantivy import Occur
+
+        make = tantivy.Query
+        if len(conversations) > A_FEW:
+            return make.term_set_query(self._schema, "conversation", conversations)
+        each = (make.term_query(self._schema, "conversation", number) for number in conversations)
+        return make.boolean_query([(Occur.Should, query) for query in each])
 
 
 def schema_of(builder: "tantivy.SchemaBuilder") -> "tantivy.Schema":

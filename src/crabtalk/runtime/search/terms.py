@@ -75,17 +75,19 @@ def take_apart(text: str, row: list[str], pairs: list[str]) -> None:
     """In order, which tokens of different scripts do not come in: so the text is taken apart with
     marks where there is more than ASCII, and what belongs there is put in their place."""
     chunks = text.split()
-    others = [chunk for chunk in chunks if not chunk.isascii()]
+    others = [
+        known_chunk(chunk) if len(chunk) <= KNOWN_LENGTH else chunk_terms(chunk)
+        for chunk in chunks
+        if not chunk.isascii()
+    ]
     found = tokens(" ".join([chunk if chunk.isascii() else MARK for chunk in chunks]))
     start = 0
-    for chunk in others:
+    for some, few in others:
         at = found.index(MARK, start)
-        row += found[start:at]
-        start = at + 1
-        some = known_chunk(chunk) if len(chunk) <= KNOWN_LENGTH else chunk_terms(chunk)
-        row += some[0]
-        pairs += some[1]
-    row += found[start:]
+        found[at : at + 1] = some
+        start = at + len(some)
+        pairs += few
+    row += found
 
 
 def chunk_terms(chunk: str) -> tuple[Sequence[str], Sequence[str]]:

@@ -58,6 +58,9 @@ def shown(message: Message, *, tool_results: bool) -> list[str]:
 def matches(message: Message, query: Query, *, tool_results: bool) -> bool:
     """Whether it says anything of what was searched for."""
     text, _ = searchable(message, tool_results=tool_results)
+    lowered = text.lower()
+    if any(place_of_term(lowered, term) >= 0 for term in query.terms):
+        return True  # spelt as it was asked for, as a rule
     return any(has_any(piece, query.terms) for piece in pieces(text))
 
 
