@@ -198,6 +198,10 @@ CALLS: dict[str, tuple[dict[str, object], object]] = {
         dict(agent="a", entries=[wire.MemoryEntry(name="n")], sender="s"),
         wire.ReplaceMemoryMsg(agent="a", entries=[wire.MemoryEntry(name="n")], sender="s"),
     ),
+    "set_title": (
+        dict(agent="a", title="t", sender="s"),
+        wire.SetTitleMsg(agent="a", title="t", sender="s"),
+    ),
     "list_agents": ({}, wire.ListAgentsMsg()),
     "get_agent": (dict(name="a"), wire.GetAgentMsg(name="a")),
     "create_agent": (

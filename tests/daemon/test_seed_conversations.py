@@ -105,13 +105,14 @@ def test_the_wire_has_no_other_name_for_a_conversation() -> None:
             wire.SteerSessionMsg,
             wire.ListMessagesMsg,
             wire.ListArchivesMsg,
+            wire.SetTitleMsg,
         )
         for field in request.DESCRIPTOR.fields
     }
     assert names == {
         *("agent", "sender"),
         *("content", "cwd", "guest", "tool_choice", "detach", "offset", "limit"),
-        "ask_id",
+        *("ask_id", "fresh", "title"),
     }
 
 
@@ -302,6 +303,36 @@ async def test_entries_are_appended_and_never_reordered_or_removed(tmp_path: Pat
                 assert after.startswith(before)
                 assert len(after) > len(before)
                 before = after
+
+
+@pytest.mark.req("compact.fresh")
+async def test_a_conversation_can_be_begun_afresh_without_a_model(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        await client.send("crab", "my name is bo")
+        asked = len(daemon.model.requests)
+        assert await client.compact("crab", fresh=True) == ""
+        assert len(daemon.model.requests) == asked
+        handle = (await client.list_conversations("crab")).conversations[0].file_path
+        assert list((await client.get_conversation_history(handle)).messages) == []
+        await client.send("crab", "who am i?")
+        assert shown(daemon.model.requests[-1])[1:] == [("user", "who am i?")]
+        found = (await client.search_sessions("bo", agent="crab")).hits
+        assert [hit.message_id for hit in found] == [0]
+        archives = (await client.list_archives("crab")).archives
+        assert [(a.title, a.summary, a.first_id, a.end_id) for a in archives] == [
+            ("my name is bo", "", 0, 2)
+        ]
+        assert await refused(client.compact("crab", sender="nobody", fresh=True)) == 404
+
+
+@pytest.mark.req("conv.title.by_client")
+async def test_a_client_can_name_a_conversation(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        await client.send("crab", "hello", sender="bo")
+        await client.set_title("crab", "  the\n tide tables ", sender="bo")
+        (info,) = (await client.list_conversations("crab")).conversations
+        assert info.title == "the tide tables"
+        assert await refused(client.set_title("crab", "x")) == 404
 
 
 @pytest.mark.req("compact.keeps_entries")

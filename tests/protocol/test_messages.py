@@ -346,11 +346,11 @@ ENUMS = {
 # What this daemon adds to the contract's messages.
 ADDITIONS = {
     *("ClientMessage.hello", "ClientMessage.search_sessions", "ClientMessage.list_messages"),
-    *("ClientMessage.list_archives", "ClientMessage.search_memory"),
+    *("ClientMessage.list_archives", "ClientMessage.search_memory", "ClientMessage.set_title"),
     *("ClientMessage.list_memory", "ClientMessage.replace_memory", "ServerMessage.memory_page"),
     *("ServerMessage.welcome", "ServerMessage.session_hits", "ServerMessage.message_page"),
     *("ServerMessage.archive_list", "ServerMessage.memory_hits"),
-    "StreamMsg.detach",
+    *("StreamMsg.detach", "CompactMsg.fresh"),
     "ToolCallInfo.id",
     "ToolStartEvent.early",
     "StreamEnd.stop_reason",
@@ -363,9 +363,10 @@ ADDITIONS = {
     *("SubscribeEvents.agent", "SubscribeEvents.sender"),
     *("AgentEventMsg.run_id", "AgentEventMsg.call_id", "AgentEventMsg.parent"),
     *("AgentEventMsg.missed", "AgentEventMsg.ask", "SubscribeEvents.all_kinds"),
+    *("AgentEventMsg.progress", "AgentEventMsg.total"),
 }
 # Values a client meets only if it says that it knows them.
-OPTIONAL_KINDS = {"AgentEventKind": {"ASK_USER": 101, "REFUSED": 102}}
+OPTIONAL_KINDS = {"AgentEventKind": {"ASK_USER": 101, "REFUSED": 102, "TOOL_PROGRESS": 103}}
 
 # ── Reading the descriptors ─────────────────────────────────────────────────────────────────
 

@@ -49,6 +49,7 @@ ADDITIONS = {
     "search_memory": "memory_hits",
     "list_memory": "memory_page",
     "replace_memory": "pong",
+    "set_title": "pong",
 }
 
 REQUESTS = wire.ClientMessage.DESCRIPTOR.fields_by_name

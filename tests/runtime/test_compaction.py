@@ -144,6 +144,42 @@ async def test_a_conversation_that_is_not_in_memory_can_be_compacted(
     assert model.seen == (user(SUMMARY), user("And now?"))
 
 
+@pytest.mark.req("compact.fresh")
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_conversation_begun_afresh_has_no_history_and_no_title(
+    storage: Storage, world: World, restarted: bool
+) -> None:
+    model = ScriptedProvider("Hello.", SUMMARY, "Calm.", "Who is there?", "A second summary.")
+    env = Keeping()
+    runtime = world.runtime(model, storage, env=env)
+    await ended(runtime.start("crab", "The sea?"))
+    await compacted(runtime)
+    await ended(runtime.start("crab", "And now?"))
+    await runtime.set_title("crab", "The sea")
+    left = await runtime.compact("crab", fresh=True)
+    assert left == Archive(f"{NAME}-2", "The sea", NOW, "", 2, 4)
+    with pytest.raises(NothingToCompactError):
+        await runtime.compact("crab", fresh=True)
+    with pytest.raises(NothingToCompactError):
+        await compacted(runtime)
+    stored = await storage.read(PAIR)
+    assert stored is not None
+    assert (stored.meta.title, stored.meta.summary, stored.messages) == ("", "", ())
+
+    if restarted:
+        runtime = world.runtime(model, storage, env=env)
+    await ended(runtime.start("crab", "Hello?"))
+    assert model.seen == (user("Hello?"),)
+    page = await storage.page(PAIR, 0, 100)
+    assert page is not None
+    assert [record.id for record in page.messages] == [0, 1, 2, 3, 4, 5]
+    # Only what has a summary is kept elsewhere, and no name comes twice.
+    last = await compacted(runtime)
+    assert last.name == f"{NAME}-3"
+    assert [archive.name for _, archive in env.archives] == [f"{NAME}-1", f"{NAME}-3"]
+    assert await storage.archives(PAIR) == [ARCHIVE, left, last]
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_archives_are_numbered_on(storage: Storage, world: World, restarted: bool) -> None:
     env = Keeping()

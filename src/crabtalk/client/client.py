@@ -257,12 +257,13 @@ class Client:
             raise
         return True
 
-    async def compact(self, agent: str, *, sender: str = "") -> str:
+    async def compact(self, agent: str, *, sender: str = "", fresh: bool = False) -> str:
         """Folds the history into an archive and returns its summary. A model writes it.
 
-        That may take minutes: no deadline.
+        With `fresh` there is none: the next turn begins with no history. It may take minutes: no
+        deadline.
         """
-        request = wire.CompactMsg(agent=agent, sender=sender)
+        request = wire.CompactMsg(agent=agent, sender=sender, fresh=fresh or None)
         reply: wire.CompactResponse = await self._ask("compact", request, timed=False)
         return reply.summary
 
@@ -307,6 +308,10 @@ class Client:
         request = wire.ListArchivesMsg(agent=agent, sender=sender)
         reply: wire.ArchiveList = await self._ask("list_archives", request)
         return reply
+
+    async def set_title(self, agent: str, title: str, *, sender: str | None = None) -> None:
+        """Names a conversation for people."""
+        await self._ask("set_title", wire.SetTitleMsg(agent=agent, sender=sender, title=title))
 
     async def search_sessions(
         self,

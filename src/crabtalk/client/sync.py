@@ -114,6 +114,7 @@ class SyncClient:
     search_memory = call(Client.search_memory)
     list_memory = call(Client.list_memory)
     replace_memory = call(Client.replace_memory)
+    set_title = call(Client.set_title)
 
     list_agents = call(Client.list_agents)
     get_agent = call(Client.get_agent)

@@ -69,7 +69,7 @@ def history(stored: Stored) -> wire.ConversationHistory:
         for record in stored.messages
         if record.message.role in ("user", "assistant")
     ]
-    if (marker := stored.marker) is not None:
+    if (marker := stored.marker) is not None and marker.summary:
         summary = wire.ConversationMessage(
             role="user", content=marker.summary, timestamp=marker.archived_at
         )

@@ -95,6 +95,11 @@ class ConversationsServer(Server):
             raise no_conversation(request)
         return archive_list(archives)
 
+    async def set_title(self, request: wire.SetTitleMsg) -> None:
+        runtime = await self._daemon.ready()
+        with answered():
+            await runtime.set_title(request.agent, request.title, request.sender)
+
 
 def pair_of(request: wire.ListMessagesMsg | wire.ListArchivesMsg) -> Pair:
     return Pair(request.agent, request.sender or DEFAULT_SENDER)

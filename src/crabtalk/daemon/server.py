@@ -123,7 +123,7 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
     async def compact(self, request: wire.CompactMsg) -> wire.CompactResponse:
         runtime = await self._daemon.ready()
         with answered():
-            archive = await runtime.compact(request.agent, request.sender)
+            archive = await runtime.compact(request.agent, request.sender, fresh=request.fresh)
         return wire.CompactResponse(summary=archive.summary)
 
 

@@ -218,6 +218,7 @@ class ClientMessage(_message.Message):
     SEARCH_MEMORY_FIELD_NUMBER: _builtins.int
     LIST_MEMORY_FIELD_NUMBER: _builtins.int
     REPLACE_MEMORY_FIELD_NUMBER: _builtins.int
+    SET_TITLE_FIELD_NUMBER: _builtins.int
     extension: _builtins.bytes
     """Opaque bytes for servers that embed this protocol in a larger one."""
     @_builtins.property
@@ -300,6 +301,8 @@ class ClientMessage(_message.Message):
     def list_memory(self) -> Global___ListMemoryMsg: ...
     @_builtins.property
     def replace_memory(self) -> Global___ReplaceMemoryMsg: ...
+    @_builtins.property
+    def set_title(self) -> Global___SetTitleMsg: ...
     def __init__(
         self,
         *,
@@ -343,12 +346,13 @@ class ClientMessage(_message.Message):
         search_memory: Global___SearchMemoryMsg | None = ...,
         list_memory: Global___ListMemoryMsg | None = ...,
         replace_memory: Global___ReplaceMemoryMsg | None = ...,
+        set_title: Global___SetTitleMsg | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "set_title", b"set_title", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "set_title", b"set_title", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["send", "stream", "reply_to_ask", "list_active_conversations", "kill", "compact", "list_conversations", "set_active_model", "list_mcps", "list_agents", "get_agent", "create_agent", "update_agent", "delete_agent", "list_skills", "ping", "get_config", "reload", "get_stats", "subscribe_events", "list_models", "get_conversation_history", "delete_conversation", "subscribe_event", "unsubscribe_event", "list_subscriptions", "publish_event", "steer_session", "upsert_mcp", "delete_mcp", "rename_agent", "subscribe_mcp_events", "extension", "hello", "search_sessions", "list_messages", "list_archives", "search_memory", "list_memory", "replace_memory"]  # noqa: Y015
+    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["send", "stream", "reply_to_ask", "list_active_conversations", "kill", "compact", "list_conversations", "set_active_model", "list_mcps", "list_agents", "get_agent", "create_agent", "update_agent", "delete_agent", "list_skills", "ping", "get_config", "reload", "get_stats", "subscribe_events", "list_models", "get_conversation_history", "delete_conversation", "subscribe_event", "unsubscribe_event", "list_subscriptions", "publish_event", "steer_session", "upsert_mcp", "delete_mcp", "rename_agent", "subscribe_mcp_events", "extension", "hello", "search_sessions", "list_messages", "list_archives", "search_memory", "list_memory", "replace_memory", "set_title"]  # noqa: Y015
     _WhichOneofArgType_msg: _TypeAlias = _typing.Literal["msg", b"msg"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_msg) -> _WhichOneofReturnType_msg | None: ...
 
@@ -755,19 +759,25 @@ class CompactMsg(_message.Message):
 
     AGENT_FIELD_NUMBER: _builtins.int
     SENDER_FIELD_NUMBER: _builtins.int
+    FRESH_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
+    fresh: _builtins.bool
+    """True: without a summary. The next turn begins with no history and no title."""
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
         sender: _builtins.str = ...,
+        fresh: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fresh", b"_fresh", "fresh", b"fresh"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "sender", b"sender"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fresh", b"_fresh", "agent", b"agent", "fresh", b"fresh", "sender", b"sender"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__fresh: _TypeAlias = _typing.Literal["fresh"]  # noqa: Y015
+    _WhichOneofArgType__fresh: _TypeAlias = _typing.Literal["_fresh", b"_fresh"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fresh) -> _WhichOneofReturnType__fresh | None: ...
 
 Global___CompactMsg: _TypeAlias = CompactMsg  # noqa: Y015
 
@@ -1707,6 +1717,37 @@ class MessagePage(_message.Message):
 Global___MessagePage: _TypeAlias = MessagePage  # noqa: Y015
 
 @_typing.final
+class SetTitleMsg(_message.Message):
+    """Names a conversation for people, as its agent may with a tool."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    sender: _builtins.str
+    """Absent or empty: "user"."""
+    title: _builtins.str
+    """Made one line, and cut where it is too long for one."""
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        sender: _builtins.str | None = ...,
+        title: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sender", b"_sender", "sender", b"sender"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sender", b"_sender", "agent", b"agent", "sender", b"sender", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
+    _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
+
+Global___SetTitleMsg: _TypeAlias = SetTitleMsg  # noqa: Y015
+
+@_typing.final
 class ListArchivesMsg(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1742,7 +1783,7 @@ class ArchiveInfo(_message.Message):
     FIRST_ID_FIELD_NUMBER: _builtins.int
     END_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The memory entry that holds the summary."""
+    """The memory entry that holds the summary, if there is one."""
     title: _builtins.str
     archived_at: _builtins.str
     """RFC 3339, UTC."""

@@ -64,5 +64,6 @@ ROUTES: dict[str, Route] = {
         Route("search_memory", "memory_hits"),
         Route("list_memory", "memory_page"),
         Route("replace_memory", "pong"),
+        Route("set_title", "pong"),
     )
 }

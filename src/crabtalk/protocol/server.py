@@ -152,6 +152,9 @@ class Server:
     async def list_archives(self, request: wire.ListArchivesMsg) -> wire.ArchiveList:
         unsupported("list_archives")
 
+    async def set_title(self, request: wire.SetTitleMsg) -> None:
+        unsupported("set_title")
+
     async def search_sessions(self, request: wire.SearchSessionsMsg) -> wire.SessionHitList:
         unsupported("search_sessions")
 

@@ -25,6 +25,7 @@ from crabtalk.storage import (
 )
 
 from .clock import Clock
+from .compaction import title_of
 from .line import Line
 from .run import Run
 
@@ -140,14 +141,28 @@ class Conversation:
         marker = MarkerRecord(name, self._clock.now(), title, summary, self.meta.message_count)
         archive = self.archive_of(marker)
         await archiving(self.pair, archive)
+        await self._mark(marker, self.meta.title)
+        return archive
+
+    async def begin_afresh(self, name: str) -> Archive:
+        """Appends a marker without a summary: there is no history now, and no title.
+
+        Not to be cancelled, as above.
+        """
+        title = self.meta.title or title_of(next((m.text for m in self.history if m.text), ""))
+        marker = MarkerRecord(name, self._clock.now(), title, "", self.meta.message_count)
+        archive = self.archive_of(marker)
+        await self._mark(marker, "")
+        return archive
+
+    async def _mark(self, marker: MarkerRecord, title: str) -> None:
         async with self._writing:
-            meta = self.meta.patched(marker)
+            meta = self.meta.patched(marker).patched(MetaRecord(title=title))
             await self._keep([marker, meta.snapshot()])
             self.meta = meta
             self.marker = marker
             self.history = replayed(marker, ())
             self.size = sum(map(weight, self.history))
-        return archive
 
     def archive_of(self, marker: MarkerRecord) -> Archive:
         return Archive(
@@ -186,7 +201,7 @@ async def to_the_end(work: Awaitable[T]) -> T:
 
 def replayed(marker: MarkerRecord | None, messages: Sequence[MessageRecord]) -> list[Message]:
     """The history a run starts from."""
-    summary = [Message("user", marker.summary)] if marker is not None else []
+    summary = [Message("user", marker.summary)] if marker is not None and marker.summary else []
     return summary + [record.message for record in messages]
 
 

@@ -6,7 +6,7 @@ Storage, Provider and Env, and all but the first two have defaults.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from types import MappingProxyType
@@ -355,8 +355,11 @@ class Runtime:
 
     # ── Compaction ──────────────────────────────────────────────────────────────────────────
 
-    async def compact(self, agent: str, sender: str = "") -> Archive:
+    async def compact(self, agent: str, sender: str = "", *, fresh: bool = False) -> Archive:
         """Folds the history into an archive. Turns that come meanwhile wait; `kill` stops it.
+
+        With `fresh` no model is asked and nothing of it goes on: the archive has no summary, and
+        the next turn finds no history.
 
         Raises UnknownConversationError, NothingToCompactError and CompactionError; nothing has
         changed then. Cancelled, it goes on.
@@ -368,17 +371,23 @@ class Runtime:
         conversation = self.conversations.get(run.pair)
         place = conversation.line.join()
         return await asyncio.shield(
-            self._own(run, self._compaction(run, conversation, place, speaker))
+            self._own(run, self._compaction(run, conversation, place, speaker, fresh=fresh))
         )
 
     async def _compaction(
-        self, run: Run, conversation: Conversation, place: asyncio.Future[None], agent: Agent
+        self,
+        run: Run,
+        conversation: Conversation,
+        place: asyncio.Future[None],
+        agent: Agent,
+        *,
+        fresh: bool,
     ) -> Archive:
         try:
             await conversation.line.reach(place)
             try:
                 conversation.run = run
-                archive = await self._fold(conversation, agent)
+                archive = await self._fold(conversation, agent, fresh=fresh)
             finally:
                 conversation.run = None
                 conversation.line.leave()
@@ -397,13 +406,29 @@ class Runtime:
         run.emit(Compacted(archive))
         return archive
 
-    async def _fold(self, conversation: Conversation, agent: Agent) -> Archive:
+    async def _fold(self, conversation: Conversation, agent: Agent, *, fresh: bool) -> Archive:
         await to_the_end(conversation.load())
         if not conversation.exists:
             raise no_conversation(conversation.pair)
         marker = conversation.marker
-        if len(conversation.history) <= (1 if marker is not None else 0):
+        carried = 1 if marker is not None and marker.summary and not fresh else 0
+        if len(conversation.history) <= carried:
             raise NothingToCompactError("nothing was said that is not in an archive already")
+        base = log_name(conversation.pair)
+        name = next_name(base, marker.archive_name if marker is not None else "")
+        if fresh:
+            ending: Awaitable[Archive] = conversation.begin_afresh(name)
+        else:
+            summary = await self._summary(conversation, agent)
+            ending = conversation.fold(name, title_of(summary), summary, self.env.archive)
+        folding = asyncio.ensure_future(ending)
+        try:
+            return await to_the_end(folding)
+        except asyncio.CancelledError:
+            uncancel()
+            return folding.result()  # too late to say that nothing changed
+
+    async def _summary(self, conversation: Conversation, agent: Agent) -> str:
         backend = self._backend
         with backend.used() as provider:
             model = await backend.model(agent.model)
@@ -411,16 +436,7 @@ class Runtime:
         summary = response.message.text.strip()
         if not summary:
             raise CompactionError("the model wrote no summary; nothing changed")
-        base = log_name(conversation.pair)
-        name = next_name(base, marker.archive_name if marker is not None else "")
-        folding = asyncio.ensure_future(
-            conversation.fold(name, title_of(summary), summary, self.env.archive)
-        )
-        try:
-            return await to_the_end(folding)
-        except asyncio.CancelledError:
-            uncancel()
-            return folding.result()  # too late to say that nothing changed
+        return summary
 
     # ── Titles ──────────────────────────────────────────────────────────────────────────────
 

@@ -42,6 +42,7 @@ class MarkerRecord(Value, frozen=True, tag_field="kind", tag="compact"):
     """All messages before it were folded into `summary`; the history is replayed from here.
 
     The summary is in the log too, so that a conversation goes on though its memory file is lost.
+    It is empty where a conversation was begun afresh: then nothing of what was before goes on.
     """
 
     archive_name: str
