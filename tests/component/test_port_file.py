@@ -1,5 +1,6 @@
 """Port files: what readers see of components, and of those that are no more."""
 
+import os
 import socket
 import threading
 from pathlib import Path
@@ -82,6 +83,9 @@ def test_it_goes_when_what_it_stands_for_fails(home: Path, run: Path) -> None:
         ("\N{ARABIC-INDIC DIGIT ONE}".encode(), None),
         (b"\xff\xfe", None),
         (b"9" * 100, None),
+        (b"80" + b" " * 100, None),
+        (b"8_0\n", None),
+        (b"+80\n", None),
     ],
 )
 def test_what_is_no_port_is_read_as_none(
@@ -89,6 +93,33 @@ def test_what_is_no_port_is_read_as_none(
 ) -> None:
     (run / "dice.port").write_bytes(text)
     assert PortFile.of(home, "dice").read() == port
+
+
+@pytest.mark.req("component.port_file.read")
+def test_only_files_are_read_and_only_ours(
+    home: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(run / "pipe.port")  # a reader that opened it would wait for a writer
+    (run / "folder.port").mkdir()
+    (run / "link.port").symlink_to(run / "nowhere")
+    (run / "dice.port").write_text("80\n")
+    found = {file.name: file.read() for file in port_files(home)}
+    assert found == {"dice": 80, "folder": None, "link": None, "pipe": None}
+    monkeypatch.setattr(os, "geteuid", lambda: (run / "dice.port").stat().st_uid + 1)
+    assert PortFile.of(home, "dice").read() is None
+
+
+@pytest.mark.req("component.port_file.read")
+def test_a_file_that_was_written_anew_is_told_from_the_old_one(home: Path, run: Path) -> None:
+    file = PortFile.of(home, "dice")
+    file.path.write_text("80\n")
+    before = file.look()
+    assert before == file.look()
+    os.utime(file.path, ns=(0, 1))
+    after = file.look()
+    assert before is not None
+    assert after is not None
+    assert (after.port, after == before) == (80, False)
 
 
 @pytest.mark.req("component.port_file.stale")

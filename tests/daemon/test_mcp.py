@@ -17,6 +17,7 @@ from crabtalk.daemon.mcp_feed import McpFeed
 from crabtalk.mcp import Happened, Peer, Status
 from crabtalk.protocol import wire
 from crabtalk.runtime import Clock, ToolDispatch
+from tests.component.test_running import component
 from tests.daemon.served import (
     CONFIG,
     PATIENCE,
@@ -24,6 +25,7 @@ from tests.daemon.served import (
     Tools,
     called,
     calling,
+    following,
     refused,
     served,
     told,
@@ -31,7 +33,7 @@ from tests.daemon.served import (
 )
 from tests.daemon.test_images import seen
 from tests.daemon.test_process import daemon as process
-from tests.mcp.test_http import running
+from tests.mcp.test_http import COMMAND, running
 from tests.mcp.tiny import png
 from tests.mcp.world import TINY, children, is_alive
 
@@ -196,6 +198,84 @@ async def test_killing_a_run_cancels_its_call_at_the_server(tmp_path: Path) -> N
         await comes(lambda: "notifications/cancelled" in record.read_text())
         await told(stream)
         assert await text_of(client, "crab", "echo", "and on") == "and on"
+
+
+@pytest.mark.req("mcp.progress.feed")
+async def test_how_far_a_call_is_reaches_those_who_want_all_kinds_and_no_log(
+    tmp_path: Path,
+) -> None:
+    on_the_sdk = {"command": COMMAND[0], "args": COMMAND[1:]}
+    agents = {"crab": PROMPT + declared("beach", **on_the_sdk)}
+    async with (
+        served(tmp_path, agents=agents, hooks={}) as daemon,
+        daemon.client() as client,
+        following(daemon, all_kinds=True) as feed,
+        following(daemon) as plain,
+    ):
+        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+        (result,) = await called(client, "crab", [("walk", {"steps": 4})], sender="bo")
+        assert result.output == "walked 4 steps"
+        events = await feed.until_done()
+        words = [event for event in events if event.kind == wire.TOOL_PROGRESS]
+        assert {(event.agent, event.sender, event.content) for event in words} == {
+            ("crab", "bo", "walking")
+        }
+        assert {event.call_id for event in words} == {result.call_id}
+        assert {event.run_id for event in words} == {events[0].run_id}
+        assert (words[0].progress, words[0].total) == (0, 4)
+        assert words[0].HasField("progress"), "nothing yet is not unknown"
+        assert words[-1].progress == 3, "the last word comes"
+        kinds = [event.kind for event in events]
+        assert kinds.index(wire.TOOL_START) < kinds.index(wire.TOOL_PROGRESS)
+        assert max(i for i, kind in enumerate(kinds) if kind == wire.TOOL_PROGRESS) < kinds.index(
+            wire.TOOL_RESULT
+        )
+        assert wire.TOOL_PROGRESS not in [event.kind for event in await plain.until_done()]
+        (log,) = (daemon.home / "sessions").glob("*.jsonl")
+        assert "walked 4 steps" in log.read_text()
+        assert "walking" not in log.read_text()
+
+
+@pytest.mark.req("mcp.progress.feed")
+async def test_progress_in_a_delegated_run_names_the_run_it_works_for(tmp_path: Path) -> None:
+    task = {"tasks": [{"message": '!tool progress {"text": "2"}\n!then\n!say done'}]}
+    agents = {"crab": PROMPT + declared("tides")}
+    async with (
+        served(tmp_path, agents=agents, hooks={}) as daemon,
+        daemon.client() as client,
+        following(daemon, all_kinds=True) as feed,
+    ):
+        await heard(client, ("crab", "tides", wire.MCP_EVENT_KIND_CONNECTED))
+        await client.send("crab", f"!tool delegate {json.dumps(task)}\n!then\n!say done")
+        events = await feed.until_done(runs=2)
+        words = [event for event in events if event.kind == wire.TOOL_PROGRESS]
+        assert [(event.content, event.progress, event.total) for event in words] == [
+            ("1/2", 1, 2),
+            ("2/2", 2, 2),
+        ]
+        assert {event.parent.agent for event in words} == {"crab"}
+        assert {event.parent.run_id for event in words} == {events[0].run_id}
+
+
+@pytest.mark.req("mcp.progress.feed")
+async def test_a_call_that_was_killed_is_not_heard_of_again(tmp_path: Path) -> None:
+    agents = {"crab": PROMPT + declared("beach")}
+    async with (
+        served(tmp_path, agents=agents, hooks={}) as daemon,
+        daemon.client() as client,
+        daemon.client() as other,
+        following(daemon, all_kinds=True) as feed,
+    ):
+        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+        stream = client.stream("crab", calling([("flood", {"text": "2"})]))
+        await until(stream, wire.ToolStartEvent)
+        await comes(lambda: any(event.kind == wire.TOOL_PROGRESS for event in feed.events))
+        await other.kill("crab")
+        await told(stream)
+        # It answers in order, so this comes after all it had to say about the other.
+        assert await text_of(client, "crab", "echo", "and on") == "and on"
+        kinds = [event.kind for event in await feed.until_done(runs=2)]
+        assert wire.TOOL_PROGRESS not in kinds[kinds.index(wire.DONE) :]
 
 
 @pytest.mark.req("mcp.tools.turn")
@@ -456,8 +536,8 @@ async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_
     agents = {"crab": PROMPT, "twin": PROMPT + 'tools = ["bash"]\n'}
     async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
         file = daemon.home / "run" / "beach.port"
-        with running() as component:
-            file.write_text(f"{component.port}\n")
+        with running() as first:
+            file.write_text(f"{first.port}\n")
             await heard(client, ("", "beach", wire.MCP_EVENT_KIND_CONNECTED))
             (sum_,) = await called(client, "crab", [("add", {"a": 1, "b": 2})])
             assert sum_.output == "3"
@@ -465,15 +545,39 @@ async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_
             assert (found.name, found.source, found.source_kind) == ("beach", "", wire.EXTERNAL)
             (denied,) = await called(client, "twin", [("add", {"a": 1, "b": 2})])
             assert (denied.output, denied.is_error) == ("tool not registered: add", True)
-            component.kill()
-        with running() as component:
+            first.kill()
+        with running() as second:
             async with aclosing(client.subscribe_mcp_events()) as events:
                 await next_of(events)
-                file.write_text(f"{component.port}\n")
+                file.write_text(f"{second.port}\n")
                 while (await next_of(events)).kind != wire.MCP_EVENT_KIND_CONNECTED:
                     pass
             (sum_,) = await called(client, "crab", [("add", {"a": 2, "b": 2})])
             assert sum_.output == "4"
+
+
+@pytest.mark.req("mcp.ports")
+@pytest.mark.req("component.killed")
+async def test_the_component_of_the_docs_killed_and_started_again_needs_nobody_to_touch_the_daemon(
+    tmp_path: Path,
+) -> None:
+    rolls = [("roll", {"sides": 1, "times": 2})]
+    agents = {"crab": PROMPT}
+    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        async with component(daemon.home) as dice:
+            await heard(client, ("", "dice", wire.MCP_EVENT_KIND_CONNECTED))
+            (rolled,) = await called(client, "crab", rolls)
+            assert not rolled.is_error, rolled.output
+            dice.kill()
+            await dice.wait()
+            # Its file is still there, and nobody listens behind it.
+            async with asyncio.timeout(PATIENCE):
+                while (await client.list_mcps()).mcps:
+                    await asyncio.sleep(0.01)
+        async with component(daemon.home):
+            await heard(client, ("", "dice", wire.MCP_EVENT_KIND_CONNECTED))
+            (again,) = await called(client, "crab", rolls)
+            assert again.output == rolled.output
 
 
 # ── Older files ─────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ import pytest
 import crabtalk
 from crabtalk.client import connect
 from crabtalk.daemon.remote import as_line, span
-from crabtalk.protocol import wire
+from crabtalk.protocol import NotFoundError, Server, wire
+from crabtalk.transport import Limits, RunFiles
 from tests.daemon.served import AGENTS, CONFIG, PATIENCE, prepare, refused
 from tests.model_server import model_server
+from tests.scripted import listening
 
 CRABTALKD = Path(sys.executable).with_name("crabtalkd")
 PIPE = subprocess.PIPE
@@ -279,6 +281,33 @@ async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
         assert (process.returncode, out.count(b"\n"), err) == (0, 1, b"")
 
 
+class Newer(Server):
+    """A daemon that tells of things nobody knows yet."""
+
+    async def subscribe_events(
+        self, request: wire.SubscribeEvents
+    ) -> AsyncGenerator[wire.AgentEventMsg, None]:
+        yield wire.AgentEventMsg.FromString(b"\x18\xe7\x07")  # kind = 999
+        yield wire.AgentEventMsg(agent="crab", kind=wire.TOOL_PROGRESS, content="walking")
+        raise NotFoundError("that was all")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.req("cli.events")
+async def test_what_only_a_newer_daemon_knows_is_skipped(
+    home: Path, options: tuple[str, ...]
+) -> None:
+    (home / "run").mkdir(mode=0o700, parents=True)
+    async with (
+        listening(Newer(), RunFiles.of(home).socket, limits=Limits(drain_timeout=0.1)),
+        events(home, *options) as process,
+    ):
+        async with asyncio.timeout(PATIENCE):
+            out, _ = await process.communicate()
+        assert out.count(b"\n") == 1
+        assert b"walking" in out
+
+
 def test_pieces_of_what_is_said_are_put_together_for_each_run() -> None:
     saying: dict[str, list[str]] = {}
 
@@ -299,6 +328,7 @@ def test_pieces_of_what_is_said_are_put_together_for_each_run() -> None:
     failed = {"tool_output": "no\nmore", "tool_is_error": True}
     assert line("a", wire.TOOL_RESULT, "3ms", **failed) == "a: tool result 3ms failed: no"
     assert line("a", wire.TOOL_RESULT, "3ms", missed=2) == "a: tool result 3ms (after 2 missed)"
+    assert line("a", wire.TOOL_PROGRESS, "walking") == "a: tool progress walking"
     assert line("a", wire.TOOLS_COMPLETE) == ""
     assert line("a", wire.DONE, "m 1 in / 2 out") == "a: done m 1 in / 2 out"
     assert line("b", wire.DONE) == "b: done"

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from crabtalk.mcp import McpCallError
+from crabtalk.mcp import McpCallError, McpLimits, Progress
+from crabtalk.protocol import wire
 from crabtalk.storage import McpServer
-from tests.daemon.served import called, served
+from tests.daemon.served import called, following, served
 from tests.mcp.world import World, is_alive, world
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,10 @@ EVERYTHING: dict[str, dict[str, Any]] = {
 
 def everything(name: str = "everything") -> McpServer:
     return McpServer(name, str(BIN / "mcp-server-everything"), ("stdio",))
+
+
+def graph(kept: Path, name: str = "graph") -> McpServer:
+    return McpServer(name, str(BIN / "mcp-server-memory"), env={"MEMORY_FILE_PATH": str(kept)})
 
 
 @contextmanager
@@ -91,6 +96,14 @@ async def try_everything(there: World) -> None:
     assert await there.text("echo", message="größer 🦀") == "Echo: größer 🦀"
 
 
+async def hear_of_progress(there: World) -> None:
+    heard: list[Progress] = []
+    answer = await there.watched(LONG, heard.append, duration=2, steps=4)
+    assert "completed" in answer.text
+    assert [(one.progress, one.total) for one in heard] == [(step, 4) for step in (1, 2, 3, 4)]
+    assert all(one.text for one in heard)
+
+
 async def cancel_and_go_on(there: World) -> None:
     long = asyncio.ensure_future(there.call(LONG, duration=600, steps=600))
     assert "42" in await there.text("get-sum", a=40, b=2)
@@ -103,6 +116,7 @@ async def test_every_tool_of_server_everything_over_stdio(tmp_path: Path) -> Non
     async with world(tmp_path) as there:
         await there.connected(everything())
         await try_everything(there)
+        await hear_of_progress(there)
         await cancel_and_go_on(there)
 
 
@@ -113,10 +127,30 @@ async def test_every_tool_of_server_everything_over_streamable_http(tmp_path: Pa
         with over_http(port):
             await there.connected(McpServer("everything", url=f"http://127.0.0.1:{port}/mcp"))
             await try_everything(there)
+            await hear_of_progress(there)
             await cancel_and_go_on(there)
         with over_http(port):
             # A new process does not know our session, and never heard the call.
             assert "42" in await there.text("get-sum", a=20, b=22)
+
+
+@pytest.mark.req("mcp.interop.stdio")
+@pytest.mark.req("mcp.progress.feed")
+async def test_the_progress_of_server_everything_reaches_a_feed(tmp_path: Path) -> None:
+    """Through the whole of the daemon, to a client that is not the one that asked."""
+    command = BIN / "mcp-server-everything"
+    agent = f'prompt = "You are crab."\n[[mcps]]\nname = "e"\ncommand = "{command}"\n'
+    async with (
+        served(tmp_path, agents={"crab": agent}, hooks={}) as daemon,
+        daemon.client() as client,
+        following(daemon, all_kinds=True) as feed,
+    ):
+        (result,) = await called(client, "crab", [(LONG, {"duration": 2, "steps": 4})])
+        events = await feed.until_done()
+    words = [event for event in events if event.kind == wire.TOOL_PROGRESS]
+    assert [(event.progress, event.total) for event in words] == [(n, 4) for n in (1, 2, 3, 4)]
+    assert {event.call_id for event in words} == {result.call_id}
+    assert "completed" in result.output
 
 
 @pytest.mark.req("mcp.interop.stdio")
@@ -196,6 +230,74 @@ async def test_server_memory_remembers_through_an_agent(tmp_path: Path) -> None:
     assert "walks sideways" in found.output
     assert "walks sideways" in kept.read_text()
     assert {"create_entities", "create_relations", "add_observations", "read_graph"} <= offered
+
+
+@pytest.mark.req("mcp.interop.stdio")
+async def test_every_tool_of_server_memory(tmp_path: Path) -> None:
+    crab = {"name": "crab", "entityType": "animal", "observations": ["walks sideways"]}
+    tide = {"name": "tide", "entityType": "water", "observations": []}
+    relation = {"from": "crab", "to": "tide", "relationType": "waits for"}
+    more = {"entityName": "crab", "contents": ["has ten legs"]}
+    less = {"entityName": "crab", "observations": ["walks sideways"]}
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("create_entities", {"entities": [crab, tide]}),
+        ("create_relations", {"relations": [relation]}),
+        ("add_observations", {"observations": [more]}),
+        ("delete_observations", {"deletions": [less]}),
+        ("search_nodes", {"query": "legs"}),
+        ("open_nodes", {"names": ["tide"]}),
+        ("delete_relations", {"relations": [relation]}),
+        ("delete_entities", {"entityNames": ["tide"]}),
+        ("read_graph", {}),
+    ]
+    async with world(tmp_path) as there:
+        await there.connected(graph(tmp_path / "memory.jsonl"))
+        assert {name for name, _ in calls} == set(there.offered())
+        answers = {name: await there.call(name, **given) for name, given in calls}
+    assert not {name: one.text for name, one in answers.items() if one.is_error}
+    assert "has ten legs" in answers["search_nodes"].text
+    assert "tide" in answers["open_nodes"].text
+    left = json.loads(answers["read_graph"].text)
+    (entity,) = left["entities"]
+    assert (entity["name"], entity["observations"]) == ("crab", ["has ten legs"])
+    assert left["relations"] == []
+
+
+@pytest.mark.req("mcp.interop.stdio")
+@pytest.mark.req("mcp.shared")
+async def test_fifty_agents_share_one_process_of_server_everything(tmp_path: Path) -> None:
+    agents = [f"crab{number}" for number in range(50)]
+    async with world(tmp_path) as there:
+        for agent in agents:
+            there.declare(everything(f"of {agent}"), agent=agent)
+        await there.until(lambda: all(there.statuses(agent) == ["connected"] for agent in agents))
+        calls = [there.text("get-sum", agent, a=n, b=n) for n, agent in enumerate(agents)]
+        answers = await asyncio.gather(*calls)
+        assert all(f" {2 * n}." in answer for n, answer in enumerate(answers))
+        assert len(there.mcp.link.servers) == 1
+
+
+@pytest.mark.req("mcp.interop.stdio")
+@pytest.mark.req("mcp.concurrent")
+async def test_twenty_processes_of_server_memory_at_once(tmp_path: Path) -> None:
+    servers = [graph(tmp_path / f"{number}.jsonl", f"g{number}") for number in range(20)]
+    async with world(tmp_path, McpLimits(mcp_connect_seconds=120)) as there:
+        there.declare(*servers)
+        async with asyncio.timeout(120):
+            while there.statuses() != ["connected"] * 20:
+                await asyncio.sleep(0.05)
+        assert len(set(there.mcp.link.servers)) == 20
+
+        async def create(number: int) -> bool:
+            entity = {"name": f"crab {number}", "entityType": "animal", "observations": []}
+            made = await there.call(f"g{number}__create_entities", entities=[entity])
+            return made.is_error
+
+        assert not any(await asyncio.gather(*map(create, range(20))))
+        pids = there.mcp.link.servers
+    for number in range(20):
+        assert f"crab {number}" in (tmp_path / f"{number}.jsonl").read_text()
+    assert not any(is_alive(pid) for pid in pids)
 
 
 @pytest.mark.req("mcp.interop.stdio")

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from crabtalk.mcp import McpCallError, McpLimits, PortFiles
+from crabtalk.mcp import McpCallError, McpLimits, PortFiles, Progress
 from crabtalk.storage import McpServer
 from tests.mcp.tiny import png
 from tests.mcp.world import World, world
@@ -58,7 +58,10 @@ async def try_everything(there: World, tmp_path: Path) -> None:
     failed = await there.call("fail")
     assert failed.is_error
     assert "no shells left" in failed.text
-    assert await there.text("walk", steps=3) == "walked 3 steps"
+    heard: list[Progress] = []
+    assert (await there.watched("walk", heard.append, steps=3)).text == "walked 3 steps"
+    assert {(one.text, one.total) for one in heard} == {("walking", 3)}
+    assert (heard[0].progress, heard[-1].progress) == (0, 2)
     record = tmp_path / "cancelled"
     waiting = asyncio.ensure_future(there.call("wait", path=str(record)))
     # It has begun once another call, sent after it, is over.
@@ -198,7 +201,7 @@ async def test_components_come_and_go_with_their_port_files(
     (run / "stale.port").write_text("1\n")
     file = run / "beach.port"
     async with world(tmp_path) as there:
-        files = PortFiles(run, there.mcp)
+        files = PortFiles(tmp_path, there.mcp)
         await files.look()
         assert list(there.mcp.states()) == []
         await files.look()
@@ -231,7 +234,7 @@ async def test_a_component_that_died_is_let_go_of_though_its_file_is_still_there
     run = tmp_path / "run"
     run.mkdir()
     async with world(tmp_path) as there:
-        files = PortFiles(run, there.mcp)
+        files = PortFiles(tmp_path, there.mcp)
         with running() as server:
             (run / "beach.port").write_text(f"{server.port}\n")
             await files.look()

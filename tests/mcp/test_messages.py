@@ -33,6 +33,7 @@ from crabtalk.mcp.messages import (
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 numbers = st.integers(0, 2**63 - 1)
+amounts = st.floats(0, allow_infinity=False)
 json = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False) | text,
     lambda inner: st.lists(inner) | st.dictionaries(text, inner),
@@ -61,7 +62,7 @@ messages = st.one_of(
     st.builds(Asking, numbers, text),
     st.builds(Offers, numbers, st.lists(tools).map(tuple)),
     st.builds(Lost, numbers, text, st.booleans()),
-    st.builds(Progress, numbers, text),
+    st.builds(Progress, numbers, text, st.none() | amounts, st.none() | amounts),
     st.builds(
         Result,
         numbers,

@@ -4,11 +4,12 @@ import asyncio
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from crabtalk.mcp import McpCallError, McpLimits
+from crabtalk.mcp import McpCallError, McpLimits, Progress
 from crabtalk.storage import McpServer
 from tests.mcp.tiny import png
 from tests.mcp.world import children, is_alive, tiny, world
@@ -143,6 +144,64 @@ async def test_a_call_has_a_deadline_that_moves_as_long_as_it_makes_progress(
         assert await there.text("progress", text="12") == "12 steps"
         with pytest.raises(McpCallError, match="no answer within 2 s; the call was cancelled"):
             await there.call("wait")
+        assert await there.text("echo", text="and on") == "and on"
+
+
+@pytest.mark.req("mcp.progress.feed")
+@pytest.mark.req("mcp.secrets")
+async def test_what_a_server_says_about_its_progress_is_heard_before_the_answer(
+    tmp_path: Path,
+) -> None:
+    said = [
+        {"progress": 1, "total": 3, "message": "with a-secret-shell"},
+        {"progress": 3, "total": 3, "message": "a-secret-shell " * 1000},
+    ]
+    heard: list[Progress] = []
+    async with world(tmp_path) as there:
+        await there.connected(tiny(env={"SECRET": "a-secret-shell"}))
+        answer = await there.watched("report", heard.append, text=json.dumps(said))
+        assert answer.text == "reported"
+        assert [(one.progress, one.total) for one in heard] == [(1, 3), (3, 3)]
+        assert heard[0].text == "with ********"
+        assert heard[1].text.startswith("******** ******** ")
+        assert heard[1].text.endswith("…")
+        assert len(heard[1].text) == 500
+        count = len(heard)
+        assert await there.text("progress", text="1") == "1 steps"
+        assert len(heard) == count, "another call's is not heard"
+
+
+@pytest.mark.req("mcp.progress.bounded")
+async def test_a_server_that_floods_us_with_progress_is_heard_ten_times_a_second(
+    tmp_path: Path,
+) -> None:
+    heard: list[Progress] = []
+    async with world(tmp_path) as there:
+        await there.connected(tiny())
+        steps = int((await there.watched("flood", heard.append, text="1")).text)
+        assert steps > 1000
+        assert heard[-1].text == f"step {steps}", "the last word is never lost"
+        assert 2 <= len(heard) <= 50
+        assert [one.progress for one in heard] == sorted({one.progress or 0 for one in heard})
+
+
+@pytest.mark.req("mcp.progress.values")
+async def test_no_number_a_server_can_write_does_more_than_end_that_server(
+    tmp_path: Path,
+) -> None:
+    numbers = ["NaN", "Infinity", "-Infinity", "-1", "1e999", "true", '"3"', "null", "[]"]
+    said = ",".join(f'{{"progress": {one}, "total": {one}}}' for one in numbers)
+    heard: list[Progress] = []
+    async with world(tmp_path) as there:
+        await there.connected(tiny(), tiny("--any", "x", name="other"))
+        assert (await there.watched("report", heard.append, text=f"[{said}]")).text == "reported"
+        assert heard == []
+        huge = f'[{{"progress": 1{"0" * 400}}}]'
+        with suppress(McpCallError):
+            await there.watched("report", heard.append, text=huge)
+        assert heard == []
+        assert await there.text("other__echo", text="still here") == "still here"
+        await there.until(lambda: there.statuses() == ["connected", "connected"])
         assert await there.text("echo", text="and on") == "and on"
 
 

@@ -127,6 +127,21 @@ class Tiny:
             self.say(method="notifications/progress", params=params)
         self.tell(number, f"{steps} steps")
 
+    def do_report(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        """Says of its progress exactly what it is told to, and has done."""
+        for said in json.loads(given["text"]):
+            self.say(method="notifications/progress", params={"progressToken": token, **said})
+        self.tell(number, "reported")
+
+    def do_flood(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        """Counts as fast as it can, for as many seconds as it is told to."""
+        started, step = time.monotonic(), 0
+        while time.monotonic() - started < float(given["text"]):
+            step += 1
+            params = {"progressToken": token, "progress": step, "message": f"step {step}"}
+            self.say(method="notifications/progress", params=params)
+        self.tell(number, str(step))
+
     def do_more(self, number: Any, given: dict[str, Any], token: Any) -> None:
         self._extra.append("extra")
         self.say(method="notifications/tools/list_changed")

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.mcp import Happened, Known, Mcp, McpLimits, Result, Status
+from crabtalk.mcp import Happened, Known, Mcp, McpLimits, Progress, Result, Status
 from crabtalk.storage import Agent, McpServer
 
 HERE = Path(__file__).parent
@@ -60,9 +60,21 @@ class World:
         return [known.name for known in box.offered]
 
     async def call(self, name: str, agent: str = "crab", /, **arguments: Any) -> Result:
+        return await self.watched(name, None, agent, **arguments)
+
+    async def watched(
+        self,
+        name: str,
+        progressed: Callable[[Progress], None] | None,
+        agent: str = "crab",
+        /,
+        **arguments: Any,
+    ) -> Result:
+        """A call whose progress is heard."""
         known = self.find(name, agent)
+        given = msgspec.json.encode(arguments)
         async with asyncio.timeout(PATIENCE):
-            return await self.mcp.call(known.peer, known.tool.name, msgspec.json.encode(arguments))
+            return await self.mcp.call(known.peer, known.tool.name, given, progressed)
 
     async def text(self, name: str, agent: str = "crab", /, **arguments: Any) -> str:
         return (await self.call(name, agent, **arguments)).text

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from crabtalk.model import ToolCall
 from crabtalk.runtime import (
     Done,
     Event,
@@ -9,11 +10,14 @@ from crabtalk.runtime import (
     Run,
     StopReason,
     TextDelta,
+    ToolDispatch,
+    ToolProgress,
+    ToolResult,
 )
 from crabtalk.runtime.outlet import Outlet
 from crabtalk.storage import Storage
-from tests.runtime.provider import PATIENCE, ScriptedProvider, says
-from tests.runtime.world import World, assistant, ended, kept, told, user
+from tests.runtime.provider import PATIENCE, ScriptedProvider, calls, says
+from tests.runtime.world import Tools, World, assistant, ended, kept, told, user
 
 NUMBERS = [str(n) for n in range(1000)]
 
@@ -124,3 +128,24 @@ async def test_a_reader_that_left_does_not_hold_up_a_detached_run(
 async def test_whoever_only_waits_for_the_end_slows_nothing(world: World) -> None:
     runtime = world.runtime(ScriptedProvider(says(*NUMBERS)), limits=Limits(stream_events=1))
     assert (await ended(runtime.start("crab", "Count!"))).text == "".join(NUMBERS)
+
+
+async def test_progress_reaches_a_reader_that_follows_and_fills_no_queue_of_one_that_does_not(
+    world: World,
+) -> None:
+    async def dig(call: ToolDispatch) -> str:
+        for depth in range(1000):
+            call.run.emit(ToolProgress(call.call_id, f"{depth} deep", depth, 1000))
+        return "dug"
+
+    tools = Tools(dig=dig)
+    model = ScriptedProvider(calls(ToolCall("c1", "dig", "{}")), "Done.")
+    events = await told(
+        world.runtime(model, hook=tools, limits=Limits(stream_events=16)).stream("crab", "!")
+    )
+    seen = [event.progress for event in events if isinstance(event, ToolProgress)]
+    assert 0 < len(seen) <= 16
+    assert seen == list(range(len(seen))), "the first of it, in order"
+    assert sum(isinstance(event, ToolProgress) for event in tools.heard) == 1000
+    assert [event.output for event in events if isinstance(event, ToolResult)] == ["dug"]
+    assert isinstance(events[-1], Done)

@@ -195,6 +195,21 @@ async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
         assert (process.returncode, out.count(b"\n"), err) == (0, 1, b"")
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.req("cli.events.watch")
+async def test_what_only_a_newer_daemon_knows_is_skipped(
+    home: Path, options: tuple[str, ...]
+) -> None:
+    peer = Peer()
+    newer = wire.AgentEventMsg.FromString(b"\x18\xe7\x07")  # kind = 999
+    walks = wire.AgentEventMsg(agent="crab", kind=wire.TOOL_PROGRESS, content="walking")
+    peer.events = [newer, walks]
+    async with serving(peer, home):
+        said = await crabtalk("events", "watch", "--home", home, *options)
+    assert said.out.count("\n") == 1
+    assert "walking" in said.out
+
+
 @pytest.mark.req("cli.terminal.safe")
 async def test_what_agents_say_cannot_steer_the_terminal(home: Path) -> None:
     peer = Peer()

@@ -122,9 +122,14 @@ def events_watch(agent: str | None, sender: str | None, home: Path | None, in_js
       crabtalk events watch
       crabtalk events watch --agent crab --json
     """
+    from crabtalk.protocol import wire
+
     lines = EventLines()
+    known = frozenset(wire.AgentEventKind.values())
     with suppress(KeyboardInterrupt), daemon(home) as client:
         for event in client.subscribe_events(agent=agent, sender=sender, all_kinds=True):
+            if event.kind not in known:
+                continue  # the daemon is newer than this command
             if in_json:
                 document(as_json(event))
             elif line := lines.line(event):

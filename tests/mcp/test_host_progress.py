@@ -1,0 +1,101 @@
+"""What the host makes of what servers say about their progress: seldom enough, and in order."""
+
+import asyncio
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.mcp.host_progress import INTERVAL, LONGEST_WORDS, Reports, word
+from crabtalk.mcp.messages import Progress, encode
+
+
+@pytest.mark.req("mcp.progress.bounded")
+async def test_of_what_comes_too_fast_the_first_is_told_at_once_and_the_latest_in_time() -> None:
+    loop = asyncio.get_running_loop()
+    told: list[tuple[float, Progress]] = []
+    latest = asyncio.Event()
+
+    def tell(progress: Progress) -> None:
+        told.append((loop.time(), progress))
+        if progress.progress == 1000:
+            latest.set()
+
+    reports = Reports(7, tell)
+    for step in range(1, 1001):
+        reports.hear(step, 1000, None)
+        assert len(told) == 1, "there was no pause yet"
+    async with asyncio.timeout(10):
+        await latest.wait()
+    assert [progress.text for _, progress in told] == ["1/1000", "1000/1000"]
+    assert told[1][0] - told[0][0] >= INTERVAL * 0.9
+    reports.close()
+    assert len(told) == 2, "what was told is not told again"
+
+
+@pytest.mark.req("mcp.progress.feed")
+async def test_the_last_word_comes_before_the_end_and_none_after_it() -> None:
+    told: list[str] = []
+    reports = Reports(7, lambda progress: told.append(progress.text))
+    for step in (1, 2, 3):
+        reports.hear(step, None, f"step {step}")
+    reports.close()
+    assert told == ["step 1", "step 3"]
+    reports.hear(4, None, "late")
+    await asyncio.sleep(2 * INTERVAL)
+    assert told == ["step 1", "step 3"]
+
+
+@pytest.mark.req("mcp.progress.values")
+@pytest.mark.parametrize(
+    ("progress", "total", "message", "expected"),
+    [
+        (3, 10, None, ("3/10", 3, 10)),
+        (3, 10, "", ("3/10", 3, 10)),
+        (3, 10, "walking", ("walking", 3, 10)),
+        (3, None, None, ("3", 3, None)),
+        (0, 10, None, ("0/10", 0, 10)),
+        (0.25, 1, None, ("0.25/1", 0.25, 1)),
+        (123456789, 987654321, None, ("123456789/987654321", 123456789, 987654321)),
+        (1e300, None, None, ("1e+300", 1e300, None)),
+        (11, 10, None, ("11", 11, None)),
+        (0, 0, None, ("0", 0, None)),
+        (3, -1, None, ("3", 3, None)),
+        (3, math.nan, None, ("3", 3, None)),
+        (3, math.inf, None, ("3", 3, None)),
+        (-3, 10, None, ("", None, None)),
+        (-3, 10, "back", ("back", None, None)),
+        (math.nan, 10, None, ("", None, None)),
+        (math.inf, math.inf, "on", ("on", None, None)),
+        (3, None, " two\n\twords\r\n", ("two words", 3, None)),
+        (3, None, "half \ud800", ("half ?", 3, None)),
+    ],
+)
+def test_numbers_that_mean_nothing_are_left_out_and_words_are_on_a_line(
+    progress: float,
+    total: float | None,
+    message: str | None,
+    expected: tuple[str, float | None, float | None],
+) -> None:
+    assert word(7, progress, total, message) == Progress(7, *expected)
+
+
+@pytest.mark.req("mcp.progress.values")
+@given(st.floats(), st.none() | st.floats(), st.none() | st.text())
+def test_whatever_a_server_says_fits_the_pipe_and_keeps_its_promises(
+    progress: float, total: float | None, message: str | None
+) -> None:
+    made = word(7, progress, total, message)
+    assert encode(made)
+    assert len(made.text.splitlines()) <= 1
+    if made.progress is not None:
+        assert 0 <= made.progress < math.inf
+    if made.total is not None:
+        assert made.progress is not None
+        assert made.progress <= made.total < math.inf
+
+
+@pytest.mark.req("mcp.progress.bounded")
+def test_words_of_any_length_are_cut() -> None:
+    assert len(word(7, 1, None, "waves " * 1_000_000).text) <= LONGEST_WORDS
