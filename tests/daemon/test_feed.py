@@ -145,6 +145,58 @@ async def test_guest_turns_early_notices_steering_and_usage_are_not_on_it(tmp_pa
         ]
 
 
+@pytest.mark.req("feed.all_of_a_turn")
+async def test_who_wants_all_kinds_can_follow_a_turn_that_somebody_else_began(
+    tmp_path: Path,
+) -> None:
+    """What was said, what was said into it, what it cost and how it ended."""
+    async with (
+        served(tmp_path, tools={"bash": bash}, summary="They met. Twice.") as daemon,
+        following(daemon, all_kinds=True) as feed,
+        daemon.client() as client,
+    ):
+        stream = client.stream("crab", '!wait\n!tool bash {"command":"ls"}\n!usage 70 3')
+        await until(stream, wire.StreamStart)
+        await daemon.model.until_waiting()
+        await client.steer_session("crab", "!say done")
+        daemon.model.release()
+        await told(stream)
+        events = await feed.until_done()
+        assert heard(events)[0] == ("TURN_START", '!wait\n!tool bash {"command":"ls"}\n!usage 70 3')
+        assert ("USER_STEERED", "!say done") in heard(events)
+        (first, _) = [event.usage for event in events if event.kind == wire.CONTEXT_USAGE]
+        assert (first.prompt_tokens, first.completion_tokens) == (70, 3)
+        done = events[-1]
+        assert (done.stop_reason, done.model, done.HasField("error")) == (
+            *(wire.STOP_REASON_COMPLETED, "scripted", False),
+        )
+        assert done.usage.prompt_tokens >= 70
+        await client.compact("crab")
+        await becomes(lambda: feed.events[-1].kind == wire.COMPACTED)
+        assert feed.events[-1].content == "They met."
+
+
+@pytest.mark.req("feed.all_of_a_turn")
+async def test_who_wants_all_kinds_hears_guests_and_how_turns_fail(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path) as daemon,
+        following(daemon, all_kinds=True) as feed,
+        daemon.client() as client,
+    ):
+        await client.send("crab", "!say hello", guest="twin")
+        events = await feed.until_done()
+        assert {event.guest for event in events} == {"twin"}
+        assert {event.agent for event in events} == {"crab"}
+        assert [kind for kind, _ in heard(events)] == [
+            *("TURN_START", "TEXT_START", "TEXT_DELTA", "TEXT_END", "CONTEXT_USAGE", "DONE"),
+        ]
+        assert await refused(client.send("crab", "!status 400 no")) == 500
+        failed = (await feed.until_done(2))[-1]
+        assert failed.stop_reason == wire.STOP_REASON_ERROR
+        assert failed.error
+        assert not failed.HasField("guest")
+
+
 # ── Who hears it ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -314,12 +366,12 @@ def test_a_call_is_named_and_a_shells_with_the_first_line_of_its_command(
 def test_an_output_is_cut_to_2048_bytes_between_characters(unit: str) -> None:
     size = len(unit.encode())
     fits = unit * (2048 // size)
-    assert shortened(fits) == fits
-    cut = shortened(fits + unit * 3)
+    assert shortened(fits, 2048) == fits
+    cut = shortened(fits + unit * 3, 2048)
     assert cut.endswith("…[truncated]")
     assert cut.removesuffix("…[truncated]") == unit * ((2048 - 14) // size)
     assert 2048 - size < len(cut.encode()) <= 2048
-    assert shortened(f"{unit}\ud800") == f"{unit}?"
+    assert shortened(f"{unit}\ud800", 2048) == f"{unit}?"
 
 
 @pytest.mark.req("feed.output_cut")
@@ -330,6 +382,7 @@ async def test_a_long_output_is_cut_on_the_feed_and_whole_in_the_stream(tmp_path
     async with (
         served(tmp_path, tools={"long": long}) as daemon,
         following(daemon) as feed,
+        following(daemon, all_kinds=True) as full,
         daemon.client() as client,
     ):
         events = await told(client.stream("crab", "!tool long {}\n!then\n!say done"))
@@ -337,6 +390,8 @@ async def test_a_long_output_is_cut_on_the_feed_and_whole_in_the_stream(tmp_path
         assert whole == "日" * 1000
         (cut,) = [e.tool_output for e in await feed.until_done() if e.kind == wire.TOOL_RESULT]
         assert cut == "日" * 678 + "…[truncated]"
+        (cut,) = [e.tool_output for e in await full.until_done() if e.kind == wire.TOOL_RESULT]
+        assert cut == whole
 
 
 @pytest.mark.req("feed.done")

@@ -234,7 +234,8 @@ async def test_events_are_shown_a_line_a_thing_until_interrupted(home: Path) -> 
         running(home, model.url),
         events(home, "--agent", "crab", "--sender", "bo") as process,
     ):
-        says, done = await lines_of_a_turn(process, home, ": done")
+        hears, says, done = await lines_of_a_turn(process, home, ": done")
+        assert hears[8:] == " crab with bo: hears !say one two\n"
         assert says[8:] == " crab with bo: says one two\n"
         assert done[8:].startswith(" crab with bo: done scripted ")
         process.send_signal(signal.SIGINT)
@@ -252,7 +253,8 @@ async def test_events_in_json_are_an_object_a_line_with_its_kind(home: Path) -> 
     ):
         known = [json.loads(line) for line in await lines_of_a_turn(process, home, "DONE")]
         assert [k["kind"] for k in known] == [
-            *("TEXT_START", "TEXT_DELTA", "TEXT_DELTA", "TEXT_END", "DONE"),
+            *("TURN_START", "TEXT_START", "TEXT_DELTA", "TEXT_DELTA", "TEXT_END"),
+            *("CONTEXT_USAGE", "DONE"),
         ]
         assert all((k["agent"], k["sender"]) == ("crab", "bo") for k in known)
         assert all(k["run_id"] and k["timestamp"] for k in known)

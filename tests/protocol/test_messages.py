@@ -363,10 +363,22 @@ ADDITIONS = {
     *("SubscribeEvents.agent", "SubscribeEvents.sender"),
     *("AgentEventMsg.run_id", "AgentEventMsg.call_id", "AgentEventMsg.parent"),
     *("AgentEventMsg.missed", "AgentEventMsg.ask", "SubscribeEvents.all_kinds"),
-    *("AgentEventMsg.progress", "AgentEventMsg.total"),
+    *("AgentEventMsg.progress", "AgentEventMsg.total", "AgentEventMsg.guest"),
+    *("AgentEventMsg.usage", "AgentEventMsg.stop_reason"),
+    *("AgentEventMsg.model", "AgentEventMsg.error"),
 }
 # Values a client meets only if it says that it knows them.
-OPTIONAL_KINDS = {"AgentEventKind": {"ASK_USER": 101, "REFUSED": 102, "TOOL_PROGRESS": 103}}
+OPTIONAL_KINDS = {
+    "AgentEventKind": {
+        "ASK_USER": 101,
+        "REFUSED": 102,
+        "TOOL_PROGRESS": 103,
+        "TURN_START": 104,
+        "USER_STEERED": 105,
+        "CONTEXT_USAGE": 106,
+        "COMPACTED": 107,
+    }
+}
 
 # ── Reading the descriptors ─────────────────────────────────────────────────────────────────
 

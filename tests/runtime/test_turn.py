@@ -12,6 +12,7 @@ from crabtalk.runtime import (
     ContextUsage,
     Done,
     Event,
+    Heard,
     Run,
     Started,
     StopReason,
@@ -231,7 +232,8 @@ async def test_a_segment_that_an_error_cuts_off_is_closed(world: World) -> None:
 async def test_every_event_reaches_the_hook_too(world: World) -> None:
     hook = Tools(look=look)
     runtime = world.runtime(ScriptedProvider(calls(LOOK), "Waves."), hook=hook)
-    assert await told(runtime.stream("crab", "Look!")) == hook.heard
+    events = await told(runtime.stream("crab", "Look!"))
+    assert [events[0], Heard("Look!"), *events[1:]] == hook.heard
 
 
 async def test_a_hook_that_fails_to_hear_breaks_no_run(world: World) -> None:

@@ -144,7 +144,8 @@ async def test_watch_shows_a_line_a_thing_until_ctrl_c(tmp_path: Path) -> None:
     ):
         await client.send("twin", "!say not this", sender="bo")
         await client.send("crab", "!say one two", sender="bo")
-        says, done = await lines(out, ": done")
+        hears, says, done = await lines(out, ": done")
+        assert hears[8:] == " crab with bo: hears !say one two\n"
         assert says[8:] == " crab with bo: says one two\n"
         assert done[8:].startswith(" crab with bo: done scripted ")
         process.send_signal(signal.SIGINT)
@@ -163,7 +164,8 @@ async def test_watch_in_json_is_an_object_a_line(tmp_path: Path) -> None:
         await client.send("crab", "!say one two", sender="bo")
         known = [json.loads(line) for line in await lines(out, "DONE")]
         assert [each["kind"] for each in known] == [
-            *("TEXT_START", "TEXT_DELTA", "TEXT_DELTA", "TEXT_END", "DONE"),
+            *("TURN_START", "TEXT_START", "TEXT_DELTA", "TEXT_DELTA", "TEXT_END"),
+            *("CONTEXT_USAGE", "DONE"),
         ]
         assert {(each["agent"], each["sender"]) for each in known} == {("crab", "bo")}
 

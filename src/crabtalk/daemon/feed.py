@@ -10,13 +10,16 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 
-from crabtalk.model import ToolCall
+from crabtalk.model import ToolCall, Usage
 from crabtalk.protocol import UnavailableError, wire
 from crabtalk.runtime import (
     AskUser,
     Clock,
+    Compacted,
+    ContextUsage,
     Done,
     Event,
+    Heard,
     Refused,
     Run,
     TextDelta,
@@ -29,14 +32,17 @@ from crabtalk.runtime import (
     ToolResult,
     ToolsComplete,
     ToolStart,
+    UserSteered,
     require_whole,
 )
 
-from .stream_events import ask_event, call_infos
+from .stream_events import REASONS, ask_event, call_infos, token_usage
 
 # Kinds from here on go to those only who asked for all of them.
 FIRST_OPTIONAL = 101
+# What is shown of a tool's output, in bytes: to anybody, and to those who asked for all kinds.
 OUTPUT = 2048
+WHOLE_OUTPUT = 16 * 1024
 TRUNCATED = "…[truncated]"
 
 
@@ -54,22 +60,24 @@ class FeedLimits:
 class Subscriber:
     """One reader's queue."""
 
-    __slots__ = ("_agent", "_all_kinds", "_bound", "_missed", "_queue", "_sender", "_waiting")
+    __slots__ = ("_agent", "_bound", "_missed", "_queue", "_sender", "_waiting", "all_kinds")
 
     def __init__(self, agent: str, sender: str, bound: int, *, all_kinds: bool = False) -> None:
         self._agent = agent
         self._sender = sender
-        self._all_kinds = all_kinds
+        self.all_kinds = all_kinds
         self._bound = bound
         self._queue: deque[wire.AgentEventMsg] = deque()
         self._missed = 0
         self._waiting: asyncio.Future[None] | None = None
 
     def wants(self, run: Run) -> bool:
+        if run.is_guest and not self.all_kinds:
+            return False
         return self._agent in ("", run.pair.agent) and self._sender in ("", run.pair.sender)
 
     def offer(self, message: wire.AgentEventMsg) -> None:
-        if message.kind >= FIRST_OPTIONAL and not self._all_kinds:
+        if message.kind >= FIRST_OPTIONAL and not self.all_kinds:
             return
         if len(self._queue) >= self._bound:
             self._missed += 1
@@ -101,15 +109,17 @@ class Feed:
 
     def publish(self, run: Run, event: Event) -> None:
         """Costs next to nothing while nobody listens."""
-        if not self._subscribers or run.is_guest:
+        if not self._subscribers:
             return
-        message: wire.AgentEventMsg | None = None
+        messages: dict[bool, wire.AgentEventMsg] = {}
         for subscriber in self._subscribers:
             if subscriber.wants(run):
+                message = messages.get(subscriber.all_kinds)
                 if message is None:
-                    message = agent_event(run, event, self._clock)
+                    message = agent_event(run, event, self._clock, whole=subscriber.all_kinds)
                     if message is None:
                         return
+                    messages[subscriber.all_kinds] = message
                 subscriber.offer(message)
 
     async def subscribe(
@@ -137,8 +147,10 @@ class Feed:
             self._subscribers.discard(subscriber)
 
 
-def agent_event(run: Run, event: Event, clock: Clock) -> wire.AgentEventMsg | None:
-    """None for what a feed does not show."""
+def agent_event(
+    run: Run, event: Event, clock: Clock, *, whole: bool = True
+) -> wire.AgentEventMsg | None:
+    """None for what a feed does not show. Not `whole`, outputs are cut short."""
     message = wire.AgentEventMsg(
         agent=run.pair.agent, sender=run.pair.sender, timestamp=clock.now(), run_id=run.id
     )
@@ -163,7 +175,8 @@ def agent_event(run: Run, event: Event, clock: Clock) -> wire.AgentEventMsg | No
             message.kind = wire.TOOL_RESULT
             message.content = f"{event.duration_ms}ms"
             message.call_id = event.call_id
-            message.tool_output = shortened(event.output)
+            limit = WHOLE_OUTPUT if whole else OUTPUT
+            message.tool_output = shortened(event.output, limit)
             message.tool_is_error = event.is_error
         case ToolsComplete():
             message.kind = wire.TOOLS_COMPLETE
@@ -182,15 +195,36 @@ def agent_event(run: Run, event: Event, clock: Clock) -> wire.AgentEventMsg | No
                 message.progress = event.progress
             if event.total is not None:
                 message.total = event.total
+        case Heard(text=text):
+            message.kind, message.content = wire.TURN_START, text
+        case UserSteered(text=text):
+            message.kind, message.content = wire.USER_STEERED, text
+        case ContextUsage(usage=usage):
+            message.kind = wire.CONTEXT_USAGE
+            add_usage(message, usage)
+        case Compacted(archive=archive):
+            message.kind, message.content = wire.COMPACTED, archive.title
         case Done():
             message.kind, message.content = wire.DONE, outcome(event)
+            message.stop_reason = REASONS[event.reason]
+            message.model = event.model
+            if event.error:
+                message.error = event.error
+            add_usage(message, event.usage)
         case _:
             return None
+    if run.is_guest:
+        message.guest = run.speaker
     if (parent := run.parent) is not None:
         message.parent.agent, message.parent.sender = parent.pair
         message.parent.run_id, message.parent.call_id = parent.run_id, parent.call_id
         message.parent.task = parent.task
     return message
+
+
+def add_usage(message: wire.AgentEventMsg, usage: Usage | None) -> None:
+    if (counted := token_usage(usage)) is not None:
+        message.usage.CopyFrom(counted)
 
 
 def label(call: ToolCall) -> str:
@@ -205,11 +239,11 @@ def label(call: ToolCall) -> str:
         return call.name
 
 
-def shortened(output: str) -> str:
+def shortened(output: str, limit: int) -> str:
     data = output.encode(errors="replace")
-    if len(data) <= OUTPUT:
+    if len(data) <= limit:
         return data.decode()
-    return data[: OUTPUT - len(TRUNCATED.encode())].decode(errors="ignore") + TRUNCATED
+    return data[: limit - len(TRUNCATED.encode())].decode(errors="ignore") + TRUNCATED
 
 
 def outcome(done: Done) -> str:

@@ -15,6 +15,7 @@ KINDS = frozenset(wire.AgentEventKind.values())
 # Deltas come in pieces; these end what is being said.
 TEXT = (wire.TEXT_DELTA, wire.THINKING_DELTA)
 MARKERS = (wire.TEXT_START, wire.TEXT_END, wire.THINKING_START, wire.THINKING_END)
+UNSHOWN = (wire.TEXT_START, wire.THINKING_START, wire.TOOLS_COMPLETE, wire.CONTEXT_USAGE)
 
 
 async def reload(home: Path) -> list[str]:
@@ -84,7 +85,7 @@ def as_line(event: wire.AgentEventMsg, saying: dict[str, list[str]]) -> str:
     if event.kind in TEXT:
         said.append(event.content)
         return ""
-    if event.kind in (wire.TEXT_START, wire.THINKING_START, wire.TOOLS_COMPLETE):
+    if event.kind in UNSHOWN:
         return ""
     what = wire.AgentEventKind.Name(event.kind).lower().replace("_", " ")
     content = event.content
@@ -95,8 +96,11 @@ def as_line(event: wire.AgentEventMsg, saying: dict[str, list[str]]) -> str:
     elif event.kind == wire.TOOL_RESULT:
         first = next(iter(event.tool_output.splitlines()), "")
         content = f"{content} {'failed: ' if event.tool_is_error else ''}{first}".rstrip()
+    elif event.kind in (wire.TURN_START, wire.USER_STEERED):
+        what, content = "hears", " ".join(content.split())
     elif event.kind == wire.DONE:
         saying.pop(event.run_id, None)
+        content = f"{content} {event.error}".strip()
     clock = event.timestamp[11:19]
     missed = f" (after {event.missed} missed)" if event.missed else ""
-    return f"{clock} {event.agent} with {event.sender}: {what} {content}{missed}".rstrip()
+    return f"{clock} {event.guest or event.agent} with {event.sender}: {what} {content}{missed}".rstrip()

@@ -143,6 +143,14 @@ class _AgentEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentE
     """A tool says how far a call is, which goes on: `content` has its words, `progress` and `total` its
     numbers. Any number of them before the call's TOOL_RESULT, none after it.
     """
+    TURN_START: _AgentEventKind.ValueType  # 104
+    """What was said is kept, and the turn begins: `content` has it, as it was said."""
+    USER_STEERED: _AgentEventKind.ValueType  # 105
+    """Said into the turn, at the moment the agent reads it: `content`."""
+    CONTEXT_USAGE: _AgentEventKind.ValueType  # 106
+    """Of one model call: `usage`."""
+    COMPACTED: _AgentEventKind.ValueType  # 107
+    """The history was folded away; `content` is the archive's title."""
 
 class AgentEventKind(_AgentEventKind, metaclass=_AgentEventKindEnumTypeWrapper): ...
 
@@ -167,6 +175,14 @@ TOOL_PROGRESS: AgentEventKind.ValueType  # 103
 """A tool says how far a call is, which goes on: `content` has its words, `progress` and `total` its
 numbers. Any number of them before the call's TOOL_RESULT, none after it.
 """
+TURN_START: AgentEventKind.ValueType  # 104
+"""What was said is kept, and the turn begins: `content` has it, as it was said."""
+USER_STEERED: AgentEventKind.ValueType  # 105
+"""Said into the turn, at the moment the agent reads it: `content`."""
+CONTEXT_USAGE: AgentEventKind.ValueType  # 106
+"""Of one model call: `usage`."""
+COMPACTED: AgentEventKind.ValueType  # 107
+"""The history was folded away; `content` is the archive's title."""
 Global___AgentEventKind: _TypeAlias = AgentEventKind  # noqa: Y015
 
 @_typing.final
@@ -2839,6 +2855,11 @@ class AgentEventMsg(_message.Message):
     ASK_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
+    GUEST_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    STOP_REASON_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
     kind: Global___AgentEventKind.ValueType
@@ -2857,6 +2878,12 @@ class AgentEventMsg(_message.Message):
     """On TOOL_PROGRESS, if the tool gave one: how far it is. Finite, not negative."""
     total: _builtins.float
     """On TOOL_PROGRESS, if it is known: where `progress` ends. Finite, at least `progress`, above 0."""
+    guest: _builtins.str
+    """The guest that speaks, on guest turns: only for those who asked for all kinds."""
+    stop_reason: Global___StopReason.ValueType
+    """On DONE: how it ended, with which model, and the error if it was one."""
+    model: _builtins.str
+    error: _builtins.str
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallInfo]: ...
     @_builtins.property
@@ -2866,6 +2893,10 @@ class AgentEventMsg(_message.Message):
     @_builtins.property
     def ask(self) -> Global___AskUserEvent:
         """On ASK_USER."""
+
+    @_builtins.property
+    def usage(self) -> Global___TokenUsage:
+        """On CONTEXT_USAGE; on DONE, of the whole run."""
 
     def __init__(
         self,
@@ -2885,31 +2916,52 @@ class AgentEventMsg(_message.Message):
         ask: Global___AskUserEvent | None = ...,
         progress: _builtins.float | None = ...,
         total: _builtins.float | None = ...,
+        guest: _builtins.str | None = ...,
+        usage: Global___TokenUsage | None = ...,
+        stop_reason: Global___StopReason.ValueType | None = ...,
+        model: _builtins.str | None = ...,
+        error: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_progress", b"_progress", "_run_id", b"_run_id", "_total", b"_total", "ask", b"ask", "call_id", b"call_id", "missed", b"missed", "parent", b"parent", "progress", b"progress", "run_id", b"run_id", "total", b"total"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_call_id", b"_call_id", "_error", b"_error", "_guest", b"_guest", "_missed", b"_missed", "_model", b"_model", "_parent", b"_parent", "_progress", b"_progress", "_run_id", b"_run_id", "_stop_reason", b"_stop_reason", "_total", b"_total", "_usage", b"_usage", "ask", b"ask", "call_id", b"call_id", "error", b"error", "guest", b"guest", "missed", b"missed", "model", b"model", "parent", b"parent", "progress", b"progress", "run_id", b"run_id", "stop_reason", b"stop_reason", "total", b"total", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_call_id", b"_call_id", "_missed", b"_missed", "_parent", b"_parent", "_progress", b"_progress", "_run_id", b"_run_id", "_total", b"_total", "agent", b"agent", "ask", b"ask", "call_id", b"call_id", "content", b"content", "kind", b"kind", "missed", b"missed", "parent", b"parent", "progress", b"progress", "run_id", b"run_id", "sender", b"sender", "timestamp", b"timestamp", "tool_calls", b"tool_calls", "tool_is_error", b"tool_is_error", "tool_output", b"tool_output", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ask", b"_ask", "_call_id", b"_call_id", "_error", b"_error", "_guest", b"_guest", "_missed", b"_missed", "_model", b"_model", "_parent", b"_parent", "_progress", b"_progress", "_run_id", b"_run_id", "_stop_reason", b"_stop_reason", "_total", b"_total", "_usage", b"_usage", "agent", b"agent", "ask", b"ask", "call_id", b"call_id", "content", b"content", "error", b"error", "guest", b"guest", "kind", b"kind", "missed", b"missed", "model", b"model", "parent", b"parent", "progress", b"progress", "run_id", b"run_id", "sender", b"sender", "stop_reason", b"stop_reason", "timestamp", b"timestamp", "tool_calls", b"tool_calls", "tool_is_error", b"tool_is_error", "tool_output", b"tool_output", "total", b"total", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ask: _TypeAlias = _typing.Literal["ask"]  # noqa: Y015
     _WhichOneofArgType__ask: _TypeAlias = _typing.Literal["_ask", b"_ask"]  # noqa: Y015
     _WhichOneofReturnType__call_id: _TypeAlias = _typing.Literal["call_id"]  # noqa: Y015
     _WhichOneofArgType__call_id: _TypeAlias = _typing.Literal["_call_id", b"_call_id"]  # noqa: Y015
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    _WhichOneofReturnType__guest: _TypeAlias = _typing.Literal["guest"]  # noqa: Y015
+    _WhichOneofArgType__guest: _TypeAlias = _typing.Literal["_guest", b"_guest"]  # noqa: Y015
     _WhichOneofReturnType__missed: _TypeAlias = _typing.Literal["missed"]  # noqa: Y015
     _WhichOneofArgType__missed: _TypeAlias = _typing.Literal["_missed", b"_missed"]  # noqa: Y015
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
     _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
     _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
     _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
+    _WhichOneofReturnType__stop_reason: _TypeAlias = _typing.Literal["stop_reason"]  # noqa: Y015
+    _WhichOneofArgType__stop_reason: _TypeAlias = _typing.Literal["_stop_reason", b"_stop_reason"]  # noqa: Y015
     _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
     _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
+    _WhichOneofReturnType__usage: _TypeAlias = _typing.Literal["usage"]  # noqa: Y015
+    _WhichOneofArgType__usage: _TypeAlias = _typing.Literal["_usage", b"_usage"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ask) -> _WhichOneofReturnType__ask | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__call_id) -> _WhichOneofReturnType__call_id | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__guest) -> _WhichOneofReturnType__guest | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__missed) -> _WhichOneofReturnType__missed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__parent) -> _WhichOneofReturnType__parent | None: ...
     @_typing.overload
@@ -2917,7 +2969,11 @@ class AgentEventMsg(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__run_id) -> _WhichOneofReturnType__run_id | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_reason) -> _WhichOneofReturnType__stop_reason | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__total) -> _WhichOneofReturnType__total | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__usage) -> _WhichOneofReturnType__usage | None: ...
 
 Global___AgentEventMsg: _TypeAlias = AgentEventMsg  # noqa: Y015
 

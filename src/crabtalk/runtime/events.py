@@ -24,6 +24,12 @@ class Started(Value, frozen=True):
     run_id: str = ""
 
 
+class Heard(Value, frozen=True):
+    """What was said is kept, and the turn begins. For those who watch: who said it knows."""
+
+    text: str  # as it was said, whatever a skill made of it
+
+
 class TextStart(Value, frozen=True):
     agent: str
 
@@ -140,6 +146,7 @@ class Done(Value, frozen=True):
 
 Event = (
     Started
+    | Heard
     | TextStart
     | TextDelta
     | TextEnd

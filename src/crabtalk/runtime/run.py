@@ -48,6 +48,7 @@ class Run:
         "outlet",
         "pair",
         "parent",
+        "said",
         "speaker",
         "steers",
         "stopping",
@@ -74,6 +75,7 @@ class Run:
         self.parent = parent
         self.outlet = Outlet(bound)
         self.steers: deque[str] = deque()
+        self.said = ""  # what it answers, in the words it was said in
         self.accepts_steers = True
         self.detached = False
         self.chain = 0  # events that led to it, one after another
@@ -98,6 +100,10 @@ class Run:
         # How far something is matters now or never: a reader that is behind does without.
         if type(event) is not ToolProgress or not self.outlet.full:
             self.outlet.push(event)
+        self.tell(event)
+
+    def tell(self, event: Event) -> None:
+        """To those who watch alone."""
         try:
             self._env.on_event(self, event)
         except Exception:

@@ -186,6 +186,7 @@ class Runtime:
         )
         run.detached = options.get("detached", False)
         run.chain = options.get("chain", 0)
+        run.said = content
         if not options.get("verbatim"):
             content = self.env.hook.preprocess(agent, content) or content
         self.env.hook.on_turn(run, content)

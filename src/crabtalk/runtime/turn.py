@@ -21,6 +21,7 @@ from .conversation import Conversation, to_the_end
 from .events import (
     ContextUsage,
     Done,
+    Heard,
     StopReason,
     TextDelta,
     TextEnd,
@@ -118,6 +119,7 @@ class Turn:
         await self._conversation.load()
         self._start = len(self._conversation.history)
         await self._keep([Message("user", content)])
+        self._run.tell(Heard(self._run.said))
 
     async def _prepare(self) -> None:
         """Tools stay what they are now until the turn is over."""

@@ -34,8 +34,10 @@ class EventLines:
             case wire.TEXT_DELTA | wire.THINKING_DELTA:
                 self._saying.setdefault(event.run_id, []).append(content)
                 return ""
-            case wire.TEXT_START | wire.THINKING_START | wire.TOOLS_COMPLETE:
+            case wire.TEXT_START | wire.THINKING_START | wire.TOOLS_COMPLETE | wire.CONTEXT_USAGE:
                 return ""
+            case wire.TURN_START | wire.USER_STEERED:
+                what, content = "hears", " ".join(content.split())
             case wire.TEXT_END | wire.THINKING_END:
                 what = "says" if event.kind == wire.TEXT_END else "thinks"
                 content = " ".join("".join(self._saying.pop(event.run_id, ())).split())
@@ -45,6 +47,7 @@ class EventLines:
                 content = f"{content} {failed}{first}".rstrip()
             case wire.DONE:
                 self._saying.pop(event.run_id, None)
+                content = f"{content} {event.error}".strip()
         missed = f" (after {event.missed} missed)" if event.missed else ""
-        head = f"{event.timestamp[11:19]} {event.agent} with {event.sender}"
+        head = f"{event.timestamp[11:19]} {event.guest or event.agent} with {event.sender}"
         return visible(f"{head}: {what} {content}{missed}".rstrip())
