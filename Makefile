@@ -35,9 +35,9 @@ $(COMPILED): $(INSTALLED) $(SOURCES)
 
 setup: $(COMPILED) ## create .venv with everything in it
 
-run: $(COMPILED) ## start the daemon in the foreground
+run: $(COMPILED) ## talk with your agents; echo "Say hello" | make run has them answer that
 	@$(BIN)/crabtalkd model install --if-needed
-	@exec $(BIN)/crabtalkd run
+	@exec $(BIN)/crabtalk
 
 test: lint ## every check: format, lint, types, import contracts, the whole test suite
 	$(BIN)/python -m pytest -n 3

@@ -3,48 +3,76 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-import click
 import pytest
 
 import crabtalk_tui
-from apps.tui.help_pages import help_of
+from apps.tui.help_pages import commands, help_of
 from apps.tui.tests.command import CRABTALK
-from crabtalk_tui.cli import main
+from apps.tui.tests.speed import assert_quick
+from crabtalk_tui.cli import COMMANDS as LISTED
 
 
 def crabtalk(*words: str | Path, **env: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [CRABTALK, *words], capture_output=True, text=True, check=False, env={**os.environ, **env}
+        [CRABTALK, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **env},
     )
 
 
-def commands(group: click.Command, *words: str) -> list[tuple[str, ...]]:
-    """The words of every command, groups included."""
-    below = group.commands.items() if isinstance(group, click.Group) else ()
-    return [words, *(found for name, each in below for found in commands(each, *words, name))]
-
-
-COMMANDS = commands(main)
+COMMANDS = [tuple(name.split()[1:]) for name in commands()]
 RUNS = [
+    ("ask", "tide"),
+    ("conversations", "list"),
+    ("conversations", "show", "crab"),
+    ("conversations", "export", "crab", "--as", "md"),
+    ("conversations", "rm", "crab", "--yes"),
+    ("archives", "crab"),
+    ("search", "tide"),
+    ("compact", "crab"),
+    ("kill", "crab"),
     ("memory", "search", "crab", "tide"),
     ("memory", "show", "crab", "tide"),
     ("memory", "list", "crab"),
     ("memory", "dump", "crab", "brain"),
     ("memory", "load", "crab", "brain", "--yes"),
-    ("search", "tide"),
     ("events", "list"),
     ("events", "subscribe", "tide", "crab"),
     ("events", "remove", "1"),
     ("events", "publish", "tide", "high"),
     ("events", "watch"),
+    ("agents", "list"),
+    ("agents", "show", "crab"),
+    ("agents", "create", "owl", "--prompt", "You are owl."),
+    ("agents", "edit", "crab", "--config", "brain/agent.toml"),
+    ("agents", "rm", "crab", "--yes"),
+    ("agents", "rename", "crab", "owl"),
+    ("agents", "fork", "crab", "owl"),
+    ("models", "list"),
+    ("models", "use", "scripted"),
+    ("skills",),
+    ("mcp", "list"),
+    ("mcp", "show", "crab", "tides"),
+    ("mcp", "add", "crab", "tides", "--", "tides"),
+    ("mcp", "rm", "crab", "tides"),
+    ("mcp", "import", "crab", "brain/mcp.json"),
+    ("mcp", "export", "crab"),
+    ("mcp", "watch"),
+    ("stats",),
+    ("reload",),
 ]
+ALONE = [("doctor",), ("completions", "bash")]  # need no daemon
 
 
 def test_the_list_of_commands_here_is_whole() -> None:
-    leaves = [words for words in COMMANDS if any(words == run[: len(words)] for run in RUNS)]
-    assert [words for words in COMMANDS if words] == [words for words in leaves if words]
+    for words in COMMANDS:
+        assert any(words == run[: len(words)] for run in [*RUNS, *ALONE]), words
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -56,7 +84,7 @@ def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
     assert "Example" in said.stdout
     assert " ".join(["crabtalk", *words]) in said.stdout.partition("Example")[2]
     lines = said.stdout.splitlines()
-    assert len(lines) <= 24
+    assert len(lines) <= 24, len(lines)
     assert max(map(len, lines)) <= 80
 
 
@@ -66,8 +94,10 @@ def test_without_a_daemon_it_is_said_how_to_start_one(
     words: tuple[str, ...], home: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "brain" / "notes").mkdir(parents=True)
-    words = tuple(str(tmp_path / word) if word == "brain" else word for word in words)
-    said = crabtalk(*words, CRABTALK_HOME=str(home))
+    (tmp_path / "brain" / "agent.toml").write_text('prompt = "You are crab."')
+    (tmp_path / "brain" / "mcp.json").write_text('{"mcpServers": {"tides": {"command": "tides"}}}')
+    words = tuple(str(tmp_path / word) if word.startswith("brain") else word for word in words)
+    said = crabtalk("--no-start", *words, CRABTALK_HOME=str(home))
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr == (
         f"crabtalk: no daemon answers in {home}; start one with `crabtalkd run`\n"
@@ -76,7 +106,7 @@ def test_without_a_daemon_it_is_said_how_to_start_one(
 
 @pytest.mark.req("cli.no_daemon")
 def test_the_home_that_was_named_is_in_the_advice(home: Path) -> None:
-    said = crabtalk("search", "tide", "--home", home)
+    said = crabtalk("--no-start", "search", "tide", "--home", home)
     assert said.stderr.endswith(f"start one with `crabtalkd run --home {home}`\n")
 
 
@@ -130,3 +160,40 @@ def test_a_memory_in_a_file_needs_no_client(tmp_path: Path) -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(said.stdout.split()) & {"google.protobuf", "crabtalk.client"}
+
+
+@pytest.mark.req("cli.light")
+def test_help_loads_no_command_but_the_one_it_is_about() -> None:
+    code = (
+        "import sys, crabtalk_tui.cli as cli\n"
+        "cli.main(['--help'], standalone_mode=False)\n"
+        "print(*(name for name in sys.modules if name.startswith('crabtalk')))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(said.stdout.splitlines()[-1].split()) == {
+        *("crabtalk_tui", "crabtalk_tui.cli", "crabtalk_tui.complaints"),
+        *("crabtalk_tui.options", "crabtalk_tui.screen"),
+    }
+
+
+@pytest.mark.req("cli.help.quick")
+def test_help_is_there_within_120_ms() -> None:
+    def measure() -> float:
+        begun = time.perf_counter()
+        assert crabtalk("--help").returncode == 0
+        return time.perf_counter() - begun
+
+    assert_quick(measure, 0.12)
+
+
+def test_a_narrow_screen_has_one_column_of_commands() -> None:
+    lines = crabtalk("--help", COLUMNS="50").stdout.splitlines()
+    assert max(map(len, lines)) <= 60
+    listed = lines[lines.index("Commands:") + 1 :]
+    assert [line.split()[0] for line in listed[: len(LISTED)]] == list(LISTED)
+
+
+def test_a_word_that_is_almost_a_command_is_understood() -> None:
+    said = crabtalk("agent")
+    assert said.returncode == 2
+    assert "agents" in said.stderr

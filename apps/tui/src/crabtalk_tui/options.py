@@ -1,14 +1,21 @@
 """Options that several commands have, and the daemon they lead to."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .screen import say
+
 if TYPE_CHECKING:
     from crabtalk.client import SyncClient
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+AGENT = "crab"  # whom people talk to who name nobody; every home has it from its first start
+FORBIDDEN = f"{__package__}.no_start"
 
 
 class HomeDirectory(click.ParamType[Path]):
@@ -20,12 +27,40 @@ class HomeDirectory(click.ParamType[Path]):
         return Path(value).expanduser().absolute()
 
 
-home_option = click.option(
-    "--home",
-    type=HomeDirectory(),
-    metavar="DIR",
-    help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
+def inherited(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """What was said before the command holds for it too."""
+    return ctx.find_root().params.get(param.name or "") if value is None else value
+
+
+def forbid(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    if value:
+        ctx.meta[FORBIDDEN] = True
+    return value
+
+
+no_start_option = click.option(
+    "--no-start",
+    is_flag=True,
+    envvar="CRABTALK_NO_START",
+    callback=forbid,
+    help="Start no daemon where none runs; for any command.",
 )
+
+
+def home_option(command: F) -> F:
+    """With --no-start, which the help of `crabtalk` alone tells of."""
+    command = click.option(
+        "--no-start", is_flag=True, hidden=True, expose_value=False, callback=forbid
+    )(command)
+    return click.option(
+        "--home",
+        type=HomeDirectory(),
+        metavar="DIR",
+        callback=inherited,
+        help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
+    )(command)
+
+
 json_option = click.option(
     "--json", "in_json", is_flag=True, help="One JSON document on standard output."
 )
@@ -33,8 +68,22 @@ json_option = click.option(
 
 @contextmanager
 def daemon(home: Path | None) -> Iterator["SyncClient"]:
-    """A client of the daemon in `home`."""
-    from crabtalk.client import connect_sync
+    """A client of the daemon in `home`, which is started if need be and nobody forbade it."""
+    from crabtalk.client import DaemonNotRunningError, connect_sync
 
-    with connect_sync(home=home, client="crabtalk") as client:
+    with ExitStack() as stack:
+        try:
+            client = stack.enter_context(connect_sync(home=home, client="crabtalk"))
+        except DaemonNotRunningError:
+            if not may_start():
+                raise
+            from .starting import ensure_daemon
+
+            ensure_daemon(home, start=True, say=say)
+            client = stack.enter_context(connect_sync(home=home, client="crabtalk"))
         yield client
+
+
+def may_start() -> bool:
+    ctx = click.get_current_context(silent=True)
+    return ctx is None or FORBIDDEN not in ctx.meta

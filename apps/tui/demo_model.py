@@ -1,0 +1,100 @@
+"""The model of the demo: an OpenAI-compatible server that answers by heart.
+
+What it says goes by the last thing a person said and by how often it was asked since, so that the
+same demo is played every time.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One answer: a thought, words and calls. With `waits` it ends only when it is let."""
+
+    say: str = ""
+    think: str = ""
+    calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    waits: bool = False
+
+
+Play = Mapping[str, Sequence[Act]]  # by how what was said begins
+
+
+class Actor:
+    def __init__(self, play: Play) -> None:
+        self.url = ""
+        self._play = play
+        self._go = asyncio.Event()
+
+    def go(self) -> None:
+        """Whatever waits ends now."""
+        self._go.set()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        act = self.act(body["messages"])
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for delta in deltas(act):
+            await send(response, {"choices": [{"index": 0, "delta": delta}]})
+        if act.waits:
+            await self._go.wait()
+        reason = "tool_calls" if act.calls else "stop"
+        usage = {"prompt_tokens": 12_400, "completion_tokens": 300, "total_tokens": 12_700}
+        await send(response, {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+        await send(response, {"choices": [], "usage": usage})
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def act(self, messages: Sequence[Mapping[str, Any]]) -> Act:
+        step = 0
+        for message in reversed(messages):
+            if message["role"] == "assistant" and message.get("tool_calls"):
+                step += 1
+            if message["role"] == "user":
+                for beginning, acts in self._play.items():
+                    if str(message["content"]).startswith(beginning):
+                        return acts[min(step, len(acts) - 1)]
+        return Act("I was not told what to say to that.")
+
+
+def deltas(act: Act) -> list[dict[str, Any]]:
+    """In small pieces, as models speak."""
+    made: list[dict[str, Any]] = []
+    for field, text in (("reasoning_content", act.think), ("content", act.say)):
+        made += [{field: text[place : place + 8]} for place in range(0, len(text), 8)]
+    for number, (name, arguments) in enumerate(act.calls):
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        made.append(
+            {"tool_calls": [{"index": number, "id": f"call_{number}", "function": function}]}
+        )
+    return made
+
+
+async def send(response: web.StreamResponse, event: Mapping[str, Any]) -> None:
+    await response.write(f"data: {json.dumps(event)}\n\n".encode())
+
+
+@asynccontextmanager
+async def acting(play: Play) -> AsyncIterator[Actor]:
+    """A server on loopback, in this process."""
+    actor = Actor(play)
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", actor.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        actor.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        yield actor
+    finally:
+        actor.go()
+        await runner.cleanup()

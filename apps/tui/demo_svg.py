@@ -1,0 +1,87 @@
+"""A terminal's screen as an SVG picture."""
+
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+from typing import Any
+
+CELL, ROW, MARGIN, BAR = 8.4, 18, 14, 30  # pixels
+FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+PAPER, INK = "#1b1e28", "#d6dae4"
+COLOURS = {
+    "default": INK,
+    "black": "#3b4252",
+    "red": "#ef7a85",
+    "green": "#9ccf8f",
+    "brown": "#ebc17a",
+    "blue": "#82aaff",
+    "magenta": "#d09af0",
+    "cyan": "#79d4e0",
+    "white": "#e6e9f0",
+    "brightblack": "#7c849c",
+}
+DOTS = ("#ef7a85", "#ebc17a", "#9ccf8f")
+
+Cell = Any  # pyte's: a character and how it looks
+
+
+def svg(rows: Sequence[Sequence[Cell]], title: str) -> str:
+    width = MARGIN * 2 + CELL * max(map(len, rows))
+    height = BAR + MARGIN * 2 + ROW * len(rows)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{width:.0f}" height="{height}" rx="9" fill="{PAPER}"/>',
+        *(
+            f'<circle cx="{20 + 18 * number}" cy="16" r="5.5" fill="{colour}"/>'
+            for number, colour in enumerate(DOTS)
+        ),
+        f'<g font-family="{FONT}" font-size="14" xml:space="preserve">',
+    ]
+    for y, row in enumerate(rows):
+        parts += drawn(row, BAR + MARGIN + ROW * y)
+    return "\n".join([*parts, "</g>", "</svg>", ""])
+
+
+def drawn(row: Sequence[Cell], top: int) -> list[str]:
+    """Runs of cells that look the same, each placed by itself: fonts differ in their widths."""
+    parts: list[str] = []
+    for look, run in groupby(range(len(row)), key=lambda x: look_of(row[x])):
+        columns = list(run)
+        ink, paper, is_bold, is_italic, is_underlined, is_faint = look
+        text = "".join(row[x].data for x in columns)
+        left, wide = MARGIN + CELL * columns[0], CELL * len(columns)
+        if paper != PAPER:
+            parts.append(
+                f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{ROW}" fill="{paper}"/>'
+            )
+        if not text.strip():
+            continue
+        style = f'fill="{ink}"'
+        style += ' font-weight="bold"' if is_bold else ""
+        style += ' font-style="italic"' if is_italic else ""
+        style += ' text-decoration="underline"' if is_underlined else ""
+        style += ' fill-opacity="0.6"' if is_faint else ""
+        parts.append(
+            f'<text x="{left:.1f}" y="{top + 13}" textLength="{wide:.1f}"'
+            f' lengthAdjust="spacingAndGlyphs" {style}>{escape(text)}</text>'
+        )
+    return parts
+
+
+def look_of(cell: Cell) -> tuple[str, str, bool, bool, bool, bool]:
+    ink, paper = colour_of(cell.fg, INK), colour_of(cell.bg, PAPER)
+    if cell.reverse:
+        ink, paper = paper, ink
+    # What blinks is faint: see the terminal it comes from.
+    return ink, paper, cell.bold, cell.italics, cell.underscore, cell.blink
+
+
+def colour_of(name: str, default: str) -> str:
+    if name == "default":
+        return default
+    if name in COLOURS:
+        return COLOURS[name]
+    if name.startswith("bright"):
+        return COLOURS.get(name.removeprefix("bright"), default)
+    return f"#{name}"  # one of the 256, or any

@@ -1,0 +1,109 @@
+"""Editing in a person's own editor: what they wrote is tried, and comes back with what is wrong
+with it until it is right or they give up. It is never lost.
+"""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .complaints import CommandError
+from .screen import one_line, say
+
+EDITORS = ("nano", "vim", "vi")
+OBJECTION = "#! "
+
+
+class ObjectionError(Exception):
+    """What is wrong with what was written, in a sentence."""
+
+
+def edit(page: str, name: str, accept: Callable[[str], None]) -> bool:
+    """Whether `accept` took what was made of the page; False if nothing was.
+
+    `accept` raises ObjectionError for what is to be edited again.
+    """
+    if not sys.stdin.isatty():
+        raise CommandError("without a terminal there is no editor; say --config FILE")
+    command = editor()
+    with draft(page, name) as path:
+        shown = page
+        while (text := edited(command, path)) != shown:
+            try:
+                accept(text)
+            except ObjectionError as error:
+                path.write_text(f"{OBJECTION}{one_line(str(error))}\n{text}", encoding="utf-8")
+                shown = text
+            else:
+                return True
+        if text != page:
+            raise CommandError("nothing was changed")
+        return False
+
+
+def editor() -> list[str]:
+    """What the person chose, else what most machines have."""
+    chosen = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
+    try:
+        words = shlex.split(chosen)
+    except ValueError:
+        raise CommandError(f"$VISUAL or $EDITOR has a quote too many: {chosen}") from None
+    found = words or [path for name in EDITORS if (path := shutil.which(name))][:1]
+    if not found:
+        raise CommandError("there is no editor here; name one in $EDITOR")
+    return found
+
+
+@contextmanager
+def draft(page: str, name: str) -> Iterator[Path]:
+    """A file with the page in it. It stays when the block fails and somebody wrote in it."""
+    directory = Path(tempfile.mkdtemp(prefix="crabtalk-"))  # closed to others
+    path = directory / f"{name}.toml"
+    path.write_text(page, encoding="utf-8")
+    try:
+        yield path
+    except BaseException:
+        if is_written(path, page):
+            say(f"what you wrote is in {path}")
+            raise
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def edited(command: list[str], path: Path) -> str:
+    """What is in the file when the editor is closed, without our objections."""
+    # Ctrl+C is the editor's. A handler of ours is not passed on to it, ignoring would be.
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        ended = subprocess.run([*command, path], check=False).returncode
+    except OSError as error:
+        raise CommandError(
+            f"{command[0]} cannot be started: {error.strerror}; name an editor in $EDITOR"
+        ) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if ended != 0:
+        raise CommandError(f"{command[0]} ended with status {ended}, and nothing was changed")
+    try:
+        return without_objections(path.read_bytes().decode())
+    except UnicodeDecodeError:
+        raise CommandError("what the editor wrote is not UTF-8; nothing was changed") from None
+
+
+def without_objections(text: str) -> str:
+    return "\n".join(line for line in text.split("\n") if not line.startswith(OBJECTION))
+
+
+def is_written(path: Path, page: str) -> bool:
+    """Whether there is anything in it that somebody would miss."""
+    try:
+        return without_objections(path.read_bytes().decode(errors="replace")) != page
+    except OSError:
+        return False

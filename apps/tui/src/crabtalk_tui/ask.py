@@ -1,0 +1,195 @@
+"""crabtalk ask: one turn with an agent, for people in a hurry and for scripts."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .complaints import CommandError
+from .direct import connected, root_of, streamed
+from .message import has_terminal, message
+from .names import AgentName
+from .options import AGENT, daemon, home_option, inherited
+from .screen import say, visible
+from .telling import Objects, Telling, Text
+
+if TYPE_CHECKING:
+    from crabtalk.client import Event
+    from crabtalk.protocol import wire
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[WORDS|-]...")
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Say what is in it too; several times.",
+)
+@click.option(
+    "--agent", type=AgentName(), callback=inherited, help=f"Whom to ask  [default: {AGENT}]"
+)
+@click.option("--sender", callback=inherited, metavar="NAME", help="As whom  [default: user]")
+@click.option("--guest", type=AgentName(), help="Who answers instead, in the same conversation.")
+@click.option(
+    "--cwd",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where the agent works  [default: here]",
+)
+@click.option("--tool-choice", metavar="TOOL", help="auto, none, required, or the tool to call.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing of what the agent does.")
+@click.option("--json", "in_json", is_flag=True, help="One JSON object an event, a line each.")
+@home_option
+def ask(
+    words: tuple[str, ...],
+    files: tuple[Path, ...],
+    agent: str | None,
+    sender: str | None,
+    guest: str | None,
+    cwd: Path | None,
+    tool_choice: str | None,
+    quiet: bool,
+    in_json: bool,
+    home: Path | None,
+) -> None:
+    """Ask an agent, and print what it answers as it does.
+
+    \b
+    Examples:
+      crabtalk ask "What do crabs dream of?"
+      git diff | crabtalk ask "Review this" -f STYLE.md
+      crabtalk ask --json "Count to three" | jq .event
+    """
+    said = message(words, files)
+    from crabtalk.protocol import wire
+
+    usual_agent, usual_sender = usual(home)
+    request = wire.StreamMsg(
+        agent=agent or usual_agent,
+        content=said,
+        sender=sender or usual_sender or None,
+        guest=guest or None,
+        cwd=str((cwd or Path.cwd()).absolute()),
+        tool_choice=tool_choice or None,
+    )
+    sys.exit(Turn(home, request, Objects() if in_json else Text(quiet=quiet)).run())
+
+
+def usual(home: Path | None) -> tuple[str, str]:
+    """Whom to ask and as whom, where nobody is named: as in the chat."""
+    if not (root_of(home) / "config" / "tui.toml").exists():
+        return AGENT, ""
+    from .chat.settings import read_settings
+
+    settings, problem = read_settings(home)
+    if problem:
+        say(problem)
+    return settings.agent or AGENT, settings.sender
+
+
+class Turn:
+    """One, from the question to an exit status. Left early, as by Ctrl+C, it is cancelled."""
+
+    def __init__(self, home: Path | None, request: "wire.StreamMsg", telling: Telling) -> None:
+        self._home = home
+        self._request = request
+        self._telling = telling
+        self._who = request.guest or request.agent
+        self._is_calling = False  # between the calls of a step and their results
+        self._unanswered = ""
+
+    def run(self) -> int:
+        from crabtalk.protocol import wire
+
+        end = wire.StreamEnd()
+        with self._events() as events:
+            for event in events:
+                self._telling.tell(event)
+                match event:
+                    case wire.ToolStartEvent():
+                        self._is_calling = not event.early
+                    case wire.ToolsCompleteEvent():
+                        self._is_calling = False
+                    case wire.AskUserEvent():
+                        self._answer(event)
+                    case wire.StreamEnd():
+                        end = event
+        return self._status(end)
+
+    @contextmanager
+    def _events(self) -> "Iterator[Iterator[Event]]":
+        asked = self._request
+        line = connected(self._home)
+        if line is not None:
+            with closing(streamed(line, asked)) as events:
+                yield events
+            return
+        with (
+            daemon(self._home) as client,
+            closing(
+                client.stream(
+                    asked.agent,
+                    asked.content,
+                    sender=asked.sender,
+                    guest=asked.guest,
+                    cwd=asked.cwd,
+                    tool_choice=asked.tool_choice,
+                )
+            ) as events,
+        ):
+            yield events
+
+    def _answer(self, asked: "wire.AskUserEvent") -> None:
+        from .questions import answered, as_sentence
+
+        if has_terminal():
+            self._reply(answered(asked, self._who), asked.ask_id)
+        elif self._is_calling:
+            self._unanswered = as_sentence(asked)
+            with daemon(self._home) as client:
+                client.kill(self._request.agent, sender=self._request.sender)
+        else:  # not ours: the turn before this one waits, and the daemon knows how long
+            say(f"an earlier turn waits for an answer, and this one for it: {as_sentence(asked)}")
+
+    def _reply(self, text: str, ask_id: str) -> None:
+        from crabtalk.client import ServerError
+
+        asked = self._request
+        try:
+            with daemon(self._home) as client:
+                client.reply_to_ask(asked.agent, text, sender=asked.sender, ask_id=ask_id or None)
+        except ServerError as error:
+            if error.code != 404:
+                raise
+            say("nobody waits for that any more: it took too long, or another has answered")
+
+    def _status(self, end: "wire.StreamEnd") -> int:
+        from crabtalk.protocol import wire
+
+        if self._unanswered:
+            raise CommandError(
+                f"{self._who} asks, and without a terminal nobody can answer: {self._unanswered}; "
+                "the turn was stopped, ask again at a terminal"
+            )
+        if end.error:
+            say(f"crabtalk: {visible(end.error, layout=True)}")
+            return 1
+        match end.stop_reason:
+            case wire.STOP_REASON_CANCELLED:
+                say("crabtalk: the turn was stopped; what was said by then is kept")
+                return 130
+            case wire.STOP_REASON_MAX_ITERATIONS:
+                raise CommandError(
+                    f"{self._who} used up its steps before it was done; ask it to go on, or raise "
+                    "max_iterations in its file"
+                )
+            case wire.STOP_REASON_NO_ACTION:
+                raise CommandError(f"the model said nothing; ask {self._who} again")
+        return 0

@@ -1,0 +1,192 @@
+"""The board: the few lines at the bottom that still change. What is finished is on the paper above.
+
+From top to bottom: what is being said, what waits to be heard, the prompt or a form with its menu,
+the status. It is as high as it must be and leaves room for what is above it.
+"""
+
+from collections.abc import Callable
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.data_structures import Point
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.layout import (
+    ConditionalContainer,
+    Dimension,
+    FormattedTextControl,
+    HSplit,
+    Layout,
+    Window,
+)
+from prompt_toolkit.styles import Style
+
+from .form import Line
+from .paper import Paper, rewraps
+from .prompt import Prompt
+
+STYLE = Style.from_dict(
+    {
+        "prompt": "bold ansicyan",
+        "status": "dim",
+        "status.agent": "bold",
+        "status.full": "ansiyellow",
+        "status.hint": "bold ansiyellow",
+        "waiting": "dim",
+        "menu": "",
+        "menu.current": "reverse",
+        "menu.meta": "dim",
+        "form.tab": "",
+        "form.tab.current": "reverse",
+        "form.question": "bold",
+        "form.current": "bold ansicyan",
+        "form.description": "dim",
+        "form.missing": "ansiyellow",
+        "form.hint": "dim",
+    }
+)
+# Esc alone and the first byte of an arrow key are told apart by what follows within this time.
+ESCAPE_SECONDS = 0.03
+# The least that is left of a low terminal for what is finished.
+ROOM_ABOVE = 2
+ROOMY = 12  # rows
+
+Lines = Callable[[], list[Line]]
+
+
+class Board(Application[int]):
+    def __init__(
+        self,
+        paper: Paper,
+        prompt: Prompt,
+        keys: KeyBindings,
+        *,
+        live: Callable[[], list[str]],
+        waiting: Lines,
+        form: Callable[[], list[Line] | None],
+        status: Lines,
+        resized: Callable[[], None],
+    ) -> None:
+        """Each is asked for its lines when they are drawn. A form of None is no form."""
+        self.paper = paper
+        self._resized = resized
+        self._size = paper.get_size()
+        is_filling = Condition(lambda: form() is not None)
+        self._form_window = rows_of(lambda: form() or [], focusable=True)
+        gap = ConditionalContainer(Window(height=1), Condition(lambda: gap_rows(paper) > 0))
+        body = HSplit(
+            [
+                Window(
+                    Styled(live),
+                    height=lambda: Dimension.exact(len(live())),
+                    dont_extend_height=True,
+                ),
+                rows_of(waiting),
+                ConditionalContainer(HSplit([gap, self._form_window]), is_filling),
+                ConditionalContainer(HSplit([gap, prompt.window, prompt.menu]), ~is_filling),
+                rows_of(status),
+            ]
+        )
+        super().__init__(
+            layout=Layout(body, focused_element=prompt.window),
+            style=STYLE,
+            key_bindings=keys,
+            include_default_pygments_style=False,
+            erase_when_done=True,
+            max_render_postpone_time=None,
+            output=paper,
+        )
+        self.ttimeoutlen = self.timeoutlen = ESCAPE_SECONDS
+        self._prompt_window = prompt.window
+
+    def fill(self, is_filling: bool) -> None:
+        """Keys go to the form, or back to the prompt."""
+        self.layout.focus(self._form_window if is_filling else self._prompt_window)
+
+    def print(self, text: str) -> None:
+        """Whole lines above it, which are never touched again."""
+        if not self.is_running:
+            self.paper.print(text)
+            return
+        with self.paper.in_one_piece():
+            self._settle()
+            self.renderer.erase()
+            self.paper.print(text)
+            # invalidate() would draw it in a moment of its own, and the terminal blink.
+            self._redraw()
+
+    def _redraw(self, render_as_done: bool = False) -> None:
+        with self.paper.in_one_piece():
+            self._settle()
+            # The renderer keeps the height it once had; lines that went would leave blank ones.
+            drawn = self.renderer.last_rendered_screen
+            if drawn is not None and not render_as_done and drawn.height > self._height():
+                self.renderer.erase()
+            super()._redraw(render_as_done)
+
+    def _on_resize(self) -> None:
+        with self.paper.in_one_piece():
+            self._settle()
+            super()._on_resize()
+
+    def _settle(self) -> None:
+        """Into the size the terminal has by now: it tells of a new one after the fact."""
+        before, self._size = self._size, self.paper.get_size()
+        if before == self._size:
+            return
+        if self._size.columns < before.columns and rewraps():
+            self._follow_wrapping()
+        self.renderer.erase()
+        self._resized()
+
+    def _follow_wrapping(self) -> None:
+        """A narrower terminal has broken what was drawn into more rows: the first is higher up."""
+        drawn = self.renderer.last_rendered_screen
+        if drawn is None:
+            return
+        width = self._size.columns
+        at = self.renderer._cursor_pos
+        more = at.x // width
+        for y in range(at.y):
+            filled = [x for x, cell in drawn.data_buffer[y].items() if cell.char.strip()]
+            more += max(filled, default=0) // width
+        self.renderer._cursor_pos = Point(x=at.x % width, y=at.y + more)
+
+    def _height(self) -> int:
+        size = self.paper.get_size()
+        return self.layout.container.preferred_height(size.columns, size.rows).preferred
+
+
+class Styled(FormattedTextControl):
+    """Lines with escapes in them, taken apart once however often they are drawn."""
+
+    def __init__(self, lines: Callable[[], list[str]]) -> None:
+        self._shown: list[str] | None = None
+        self._pieces: StyleAndTextTuples = []
+
+        def pieces() -> StyleAndTextTuples:
+            if (fresh := lines()) != self._shown:
+                self._shown = list(fresh)
+                self._pieces = to_formatted_text(ANSI("\n".join(fresh)))
+            return self._pieces
+
+        super().__init__(pieces)
+
+
+def gap_rows(paper: Paper) -> int:
+    """Between what is said and the prompt, where there is room to spare."""
+    return int(paper.get_size().rows >= ROOMY)
+
+
+def rows_of(lines: Lines, *, focusable: bool = False) -> Window:
+    def pieces() -> StyleAndTextTuples:
+        joined: StyleAndTextTuples = []
+        for number, line in enumerate(lines()):
+            joined += [("", "\n"), *line] if number else line
+        return joined
+
+    return Window(
+        FormattedTextControl(pieces, focusable=focusable),
+        height=lambda: Dimension.exact(len(lines())),
+        dont_extend_height=True,
+    )

@@ -1,0 +1,146 @@
+"""Calls: what agents do with tools, in a few words: a label for each call, and of what came back
+the text worth reading. Knows the daemon's own tools by name, and treats all others alike.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from crabtalk_tui.screen import one_line
+
+# What a call is about: one of its arguments, by the tool's name.
+ABOUT: Mapping[str, str] = {
+    "bash": "command",
+    "edit": "path",
+    "fetch": "url",
+    "forget": "name",
+    "read": "path",
+    "recall": "query",
+    "remember": "name",
+    "search": "query",
+    "search_sessions": "query",
+    "set_title": "title",
+    "skill": "name",
+}
+LABEL = 200  # characters
+READ = 1 << 20  # characters that are looked into
+
+
+@dataclass
+class Call:
+    """A tool call, while it runs and after it. `seconds` is None until it has ended, `is_error`
+    also where it is not known."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    started: float = 0.0
+    seconds: float | None = None
+    output: str = ""
+    is_error: bool | None = None
+    progress: str = ""
+    is_early: bool = False  # the model is still writing it
+
+    def finish(self, output: str, seconds: float | None, is_error: bool | None) -> None:
+        self.output, self.seconds, self.is_error = output, seconds, is_error
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Its arguments; none if they are no JSON object."""
+        found = parsed(self.arguments)
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def about(self) -> str:
+        if self.is_early:
+            return "…"
+        if self.name == "delegate" and (tasks := self.tasks):
+            return tasks[0][1] if len(tasks) == 1 else f"{len(tasks)} tasks"
+        if self.name == "ask_user":
+            asked = self.values.get("questions")
+            heads = [text_of(q, "header") for q in asked] if isinstance(asked, list) else []
+            return one_line(", ".join(heads), LABEL)
+        if self.name in ABOUT and isinstance(found := self.values.get(ABOUT[self.name]), str):
+            first, _, rest = found.strip().partition("\n")
+            return one_line(first, LABEL) + (" …" if rest else "")
+        if self.values:
+            return one_line(
+                ", ".join(f"{name}={short(v)}" for name, v in self.values.items()), LABEL
+            )
+        return one_line(self.arguments[:LABEL]) if self.arguments.strip() not in ("", "{}") else ""
+
+    @cached_property
+    def tasks(self) -> list[tuple[str, str]]:
+        """Of `delegate`: who does what."""
+        found = self.values.get("tasks")
+        if self.name != "delegate" or not isinstance(found, list):
+            return []
+        return [
+            (text_of(task, "agent") or "worker", one_line(text_of(task, "message"), LABEL))
+            for task in found
+        ]
+
+    @cached_property
+    def questions(self) -> list[str]:
+        """Of `ask_user`."""
+        found = self.values.get("questions")
+        if self.name != "ask_user" or not isinstance(found, list):
+            return []
+        return [text_of(question, "question") for question in found]
+
+    def answers(self) -> list[tuple[str, str]]:
+        """Of `ask_user`: each question with what was said to it."""
+        replies = parsed(self.output)
+        if not isinstance(replies, dict):
+            return [(" / ".join(self.questions), self.output)]
+        return [(question, str(replies.get(question, ""))) for question in self.questions]
+
+    def results(self) -> list[tuple[bool | None, str]] | None:
+        """Of `delegate`, for each task: whether it failed, None if it goes on in the background,
+        and what was said. None if that cannot be read."""
+        found = parsed(self.output)
+        if not isinstance(found, list) or len(found) != len(self.tasks):
+            return None
+        return [
+            (None, "")
+            if isinstance(result, dict) and "task_id" in result
+            else (bool(text_of(result, "error")), text_of(result, "error"))
+            for result in found
+        ]
+
+    @cached_property
+    def shown(self) -> str:
+        """What it gave back, for a person: of a command what it printed."""
+        if self.name != "bash":
+            return self.output
+        before, brace, _ = self.output.partition("{")
+        found = parsed(self.output[len(before) :]) if brace else None
+        if not isinstance(found, dict) or "exit_code" not in found:
+            return self.output
+        out, err = text_of(found, "stdout").rstrip(), text_of(found, "stderr").rstrip()
+        code = found["exit_code"]
+        status = f"exit status {code}" if code and not self.is_error else ""
+        # Of one that went wrong, what it complained about says most.
+        parts = (before.strip(), status, err, out) if code else (out or err,)
+        return "\n".join(part for part in parts if part)
+
+
+def parsed(text: str) -> Any:
+    if len(text) > READ or text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def text_of(value: Any, name: str) -> str:
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return one_line(text[:LABEL], 60)

@@ -1,0 +1,153 @@
+"""Candidates: what the word before the cursor may become. Asks nobody but the file system.
+
+Commands and skills after a leading `/`, agents after a leading `@`, what a command takes after its
+name, and paths anywhere.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from crabtalk.protocol import wire
+
+from .command_table import COMMANDS
+
+MOST = 200  # a menu nobody reads to the end
+MOST_ENTRIES = 20_000  # of a directory, looked at
+
+# Given what was typed of a path: how it may go on, directories with a slash at the end.
+Paths = Callable[[str], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    name: str
+    about: str = ""
+    model: str = ""  # of an agent: its own
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The names there are, as the daemon last told them."""
+
+    agents: tuple[Named, ...] = ()
+    skills: tuple[Named, ...] = ()
+    models: tuple[Named, ...] = ()
+    active_model: str = ""
+
+    def with_agents(self, agents: wire.AgentList, skills: wire.SkillList) -> "Catalogue":
+        return replace(
+            self,
+            agents=tuple(Named(a.name, a.description, a.model) for a in agents.agents),
+            skills=tuple(Named(s.name, f"skill, {s.source}") for s in skills.skills),
+        )
+
+    def with_models(self, models: wire.ModelList) -> "Catalogue":
+        return replace(
+            self,
+            models=tuple(Named(m.name, "active" if m.active else "") for m in models.models),
+            active_model=next((m.name for m in models.models if m.active), ""),
+        )
+
+    def has_agent(self, name: str) -> bool:
+        return any(agent.name == name for agent in self.agents)
+
+    def model_of(self, agent: str) -> str:
+        """Its own, else the active one."""
+        own = next((known.model for known in self.agents if known.name == agent), "")
+        return own or self.active_model
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """`text` takes the place of the `length` characters before the cursor."""
+
+    text: str
+    length: int
+    display: str
+    meta: str = ""
+
+
+def candidates(
+    text: str, cursor: int, catalogue: Catalogue, paths: Paths | None = None
+) -> list[Candidate]:
+    """The best first, no more than a menu takes."""
+    before = text[:cursor]
+    word = before[last_space(before) :]
+    first, space, _ = before.partition(" ")
+    if before == word and word.startswith("/"):
+        found = named(word, "/", [*commands(), *catalogue.skills])
+        if found or "/" not in word[1:]:
+            return found
+    if before == word and word.startswith("@"):
+        return named(word, "@", catalogue.agents)
+    if space and first.startswith("/") and before == f"{first} {word}":
+        match takes(first):
+            case "agent":
+                return named(word, "", catalogue.agents)
+            case "model":
+                return named(word, "", catalogue.models)
+            case "command":
+                return named(word, "", commands())
+            case "file":
+                return pathlike(word, paths or listed)
+    return pathlike(word, paths or listed) if is_path(word) else []
+
+
+def last_space(text: str) -> int:
+    """Where the last word begins."""
+    return max(text.rfind(space) for space in (" ", "\n", "\t")) + 1
+
+
+def takes(word: str) -> str:
+    command = COMMANDS.get(word[1:])
+    return command.takes if command is not None else ""
+
+
+def commands() -> list[Named]:
+    return [Named(command.name, command.about) for command in COMMANDS.values()]
+
+
+def named(word: str, mark: str, names: Iterable[Named]) -> list[Candidate]:
+    """Names that begin as the word does, then those that have it inside."""
+    typed = word.removeprefix(mark).lower()
+    fitting = [name for name in names if typed in name.name.lower()]
+    fitting.sort(key=lambda name: not name.name.lower().startswith(typed))
+    return [
+        Candidate(f"{mark}{name.name} ", len(word), f"{mark}{name.name}", name.about)
+        for name in fitting[:MOST]
+    ]
+
+
+def is_path(word: str) -> bool:
+    return "/" in word or word in ("~", ".", "..")
+
+
+def pathlike(word: str, paths: Paths) -> list[Candidate]:
+    found = sorted(paths(word))[:MOST]
+    return [
+        Candidate(path, len(word), path.rstrip("/").rpartition("/")[2] + slash(path))
+        for path in found
+    ]
+
+
+def slash(path: str) -> str:
+    return "/" if path.endswith("/") else ""
+
+
+def listed(typed: str) -> list[str]:
+    """Entries that go on as it was typed. Hidden ones only for those who begin with a dot."""
+    directory, separator, rest = typed.rpartition("/")
+    where = Path(f"{directory}{separator}" or ".")
+    found: list[str] = []
+    try:
+        with os.scandir(where.expanduser()) as entries:
+            for _, entry in zip(range(MOST_ENTRIES), entries, strict=False):
+                hidden = entry.name.startswith(".") and not rest.startswith(".")
+                if entry.name.startswith(rest) and not hidden:
+                    end = "/" if entry.is_dir() else ""
+                    found.append(f"{directory}{separator}{entry.name}{end}")
+    except (OSError, RuntimeError):  # no such directory, no such user
+        return []
+    return found

@@ -1,0 +1,285 @@
+"""Commands: what a line that begins with `/` does. Everything else goes to the agent.
+
+A command asks the daemon and gives a Reply; it prints nothing, and never raises for what a daemon
+or a person can do wrong.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from crabtalk.client import ServerError
+from crabtalk.protocol import wire
+from crabtalk_tui.complaints import CommandError, complaint
+
+from . import answers
+from .candidates import Catalogue
+from .command_table import COMMANDS, Command
+from .exporting import FORMS, Form, exporter
+from .session import FAILURES, Kind, Session
+
+HISTORY = 20  # messages
+MOST_HISTORY = 2000
+HITS = 5
+SLUG = re.compile(r"[^\w.-]+")
+CALL = re.compile(r"/([a-z]+)((?:\s.*)?)", re.DOTALL)
+GUEST = re.compile(r"@([^\s@]+)\s+(\S.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """A turn to come: to the agent, or with another one in its place."""
+
+    text: str
+    guest: str = ""
+    tool_choice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    command: Command
+    rest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a command has to show, and what is to happen."""
+
+    markdown: str = ""
+    notice: str = ""
+    kind: Kind = "info"
+    messages: Sequence[wire.ConversationMessage] = ()  # to be shown as what was said before
+    saying: Saying | None = None
+    is_fresh: bool = False  # what was known of the context no longer holds
+    leaves: bool = False
+
+
+def read(text: str, catalogue: Catalogue) -> Called | Saying:
+    """What a typed text is. Words no command has, skills among them, are said to the agent."""
+    if (found := CALL.fullmatch(text)) and (command := COMMANDS.get(found[1])) is not None:
+        return Called(command, found[2].strip())
+    if (found := GUEST.fullmatch(text.strip())) and catalogue.has_agent(found[1]):
+        return Saying(found[2], guest=found[1])
+    return Saying(text)
+
+
+async def run(called: Called, session: Session) -> Reply:
+    """Cancelled, what it asked of the daemon may still be carried out."""
+    try:
+        return await DOING[called.command.name](session, called.rest)
+    except FAILURES as error:
+        return Reply(notice=complaint(error) or str(error), kind="error")
+
+
+# ── Each of them ───────────────────────────────────────────────────────────────────────────────
+
+
+async def show_help(session: Session, rest: str) -> Reply:
+    name = rest.removeprefix("/")
+    if name and name not in COMMANDS:
+        raise CommandError(f"there is no command /{name}; /help has them all")
+    if name:
+        return Reply(answers.help_line(name))
+    from .keys import KEYS  # late: it brings the terminal along
+
+    return Reply(answers.help_page(KEYS))
+
+
+async def show_agents(session: Session, rest: str) -> Reply:
+    await session.refresh()
+    return Reply(answers.agents(session.catalogue, session.agent))
+
+
+async def switch_agent(session: Session, rest: str) -> Reply:
+    if not rest:
+        raise CommandError(
+            f"this is {session.agent}; /agent NAME talks to another, /agents has them"
+        )
+    await session.switch(rest)
+    messages = await session.conversation.last(HISTORY)
+    return Reply(notice=f"now with {rest}", messages=messages, is_fresh=True)
+
+
+async def invite_guest(session: Session, rest: str) -> Reply:
+    name, _, text = rest.partition(" ")
+    if not text.strip():
+        raise CommandError("say who and what: /guest NAME TEXT")
+    await session.client.get_agent(name)
+    return Reply(saying=Saying(text.strip(), guest=name))
+
+
+async def begin_afresh(session: Session, rest: str) -> Reply:
+    try:
+        await session.compact(fresh=True)
+    except ServerError as error:
+        if error.code in (400, 404):
+            return Reply(notice="nothing was said yet: this is a beginning")
+        raise
+    notice = "a new beginning; /archives and /search have what was said before"
+    return Reply(notice=notice, is_fresh=True)
+
+
+async def compact(session: Session, rest: str) -> Reply:
+    summary = await session.compact()
+    notice = "folded into a summary, which the agent goes on from"
+    return Reply(summary, notice=notice, is_fresh=True)
+
+
+async def show_archives(session: Session, rest: str) -> Reply:
+    found: Sequence[wire.ArchiveInfo] = ()
+    try:
+        listed = await session.client.list_archives(session.agent, sender=session.sender or None)
+        found = listed.archives
+    except ServerError as error:
+        if error.code != 404:
+            raise
+    if not found:
+        return Reply(notice="nothing was folded yet; /compact does that")
+    if not rest:
+        return Reply(answers.archives(found))
+    number = whole(rest, len(found))
+    return Reply(found[number - 1].summary or "It was closed without a summary.")
+
+
+async def search(session: Session, rest: str) -> Reply:
+    if not rest:
+        raise CommandError("say what to look for: /search WORDS")
+    found = await session.client.search_sessions(
+        rest, limit=HITS, context_before=1, context_after=1
+    )
+    return Reply(answers.hits(found.hits)) if found.hits else Reply(notice="nothing found")
+
+
+async def show_history(session: Session, rest: str) -> Reply:
+    count = whole(rest, MOST_HISTORY) if rest else HISTORY
+    messages = await session.conversation.last(count)
+    return Reply(messages=messages) if messages else Reply(notice="nothing was said yet")
+
+
+async def show_memory(session: Session, rest: str) -> Reply:
+    client, agent, sender = session.client, session.agent, session.sender or None
+    if rest:
+        hits = (await client.search_memory(agent, rest, limit=HITS, sender=sender)).hits
+        return Reply(answers.memory_hits(hits)) if hits else Reply(notice="nothing found")
+    page = await client.list_memory(agent, sender=sender)
+    if not page.entries:
+        return Reply(notice=f"{agent} remembers nothing yet")
+    return Reply(answers.memory(page))
+
+
+async def show_skills(session: Session, rest: str) -> Reply:
+    await session.refresh()
+    return Reply(answers.skills(session.catalogue))
+
+
+async def choose_model(session: Session, rest: str) -> Reply:
+    if not rest:
+        await session.refresh()
+        return Reply(answers.models(session.catalogue.models, session.model))
+    own = (await session.client.get_agent(session.agent)).model
+    if own:
+        raise CommandError(
+            f"{session.agent} has a model of its own, {own}, whichever is active; "
+            f"`crabtalk agents edit {session.agent}` changes it"
+        )
+    await session.client.set_active_model(rest)
+    await session.refresh()
+    return Reply(notice=f"{rest} answers from now on, for every agent that names no other")
+
+
+async def show_servers(session: Session, rest: str) -> Reply:
+    found = (await session.client.list_mcps(session.agent)).mcps
+    if not found:
+        return Reply(notice=f"{session.agent} has no MCP servers; `crabtalk mcp add` adds one")
+    return Reply(answers.servers(found))
+
+
+async def show_events(session: Session, rest: str) -> Reply:
+    subscriptions = (await session.client.list_subscriptions()).subscriptions
+    return Reply(answers.events(session.happened, subscriptions))
+
+
+async def title(session: Session, rest: str) -> Reply:
+    if not rest:
+        found = await session.conversation.title()
+        return Reply(notice=found or "it has no title yet; /title WORDS gives it one")
+    await session.client.set_title(session.agent, rest, sender=session.sender or None)
+    return Reply(notice=f"it is called {await session.conversation.title()}")
+
+
+async def show_cost(session: Session, rest: str) -> Reply:
+    return Reply(answers.cost(session.spending))
+
+
+async def export(session: Session, rest: str) -> Reply:
+    path, form = destination(rest, session)
+    name = await session.conversation.title()
+    made = exporter(form, agent=session.agent, sender=session.sender, title=name)
+    count = 0
+    try:
+        # Not in the place of another file: what is there is somebody's.
+        with path.open("x", encoding="utf-8") as file:
+            file.write(made.begin())
+            async for page in session.conversation.pages():
+                count += len(page)
+                await asyncio.to_thread(file.write, made.add(page))
+            file.write(made.end())
+    except FileExistsError:
+        raise CommandError(f"{path} is there already; /export FILE names another") from None
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return Reply(notice=f"{count} messages are in {path}")
+
+
+async def leave(session: Session, rest: str) -> Reply:
+    return Reply(leaves=True)
+
+
+DOING: dict[str, Callable[[Session, str], Awaitable[Reply]]] = {
+    "help": show_help,
+    "agents": show_agents,
+    "agent": switch_agent,
+    "guest": invite_guest,
+    "new": begin_afresh,
+    "compact": compact,
+    "archives": show_archives,
+    "search": search,
+    "history": show_history,
+    "memory": show_memory,
+    "skills": show_skills,
+    "model": choose_model,
+    "mcp": show_servers,
+    "events": show_events,
+    "title": title,
+    "cost": show_cost,
+    "export": export,
+    "quit": leave,
+}
+
+
+def whole(text: str, most: int) -> int:
+    """A number from 1 to `most`."""
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
+        raise CommandError(f"{text!r} is no number from 1 to {most}")
+    return int(text)
+
+
+def destination(typed: str, session: Session) -> tuple[Path, Form]:
+    """Where to, and as what: the end of the name says."""
+    path = Path(typed or file_name(session))
+    form = FORMS.get(path.suffix.lower())
+    if form is None:
+        raise CommandError(f"end the name of the file in {', '.join(FORMS)}")
+    try:
+        return path.expanduser(), form
+    except RuntimeError:
+        raise CommandError(f"{path} is in nobody's directory; name another") from None
+
+
+def file_name(session: Session) -> str:
+    pair = SLUG.sub("-", f"{session.agent}-{session.sender}").strip("-.")
+    return f"{pair}-{datetime.now().astimezone():%Y-%m-%d-%H%M%S}.md"

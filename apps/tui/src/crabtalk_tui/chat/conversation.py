@@ -1,0 +1,58 @@
+"""Conversation: what an agent and a sender have said so far, read from the daemon in pages."""
+
+from collections.abc import AsyncGenerator, Sequence
+
+from crabtalk.client import Client, ServerError
+from crabtalk.protocol import wire
+
+DEFAULT_SENDER = "user"  # the daemon's, for those who name none
+# Beyond any message: a page from there is empty, and says how many there are.
+BEYOND = 2**62
+PAGE = 500  # messages; the daemon's largest
+
+
+class Conversation:
+    """Named by agent and sender. It need not exist yet: then nothing was said."""
+
+    def __init__(self, client: Client, agent: str, sender: str) -> None:
+        self.agent = agent
+        self.sender = sender
+        self._client = client
+
+    def is_of(self, event: wire.AgentEventMsg) -> bool:
+        return event.agent == self.agent and event.sender == (self.sender or DEFAULT_SENDER)
+
+    async def total(self) -> int:
+        page = await self._page(BEYOND, 1)
+        return page.total
+
+    async def last(self, count: int) -> list[wire.ConversationMessage]:
+        """Oldest first. What came before them costs nothing."""
+        return await self.since(max(0, await self.total() - count))
+
+    async def since(self, offset: int) -> list[wire.ConversationMessage]:
+        return [message async for page in self.pages(offset) for message in page]
+
+    async def pages(
+        self, offset: int = 0
+    ) -> AsyncGenerator[Sequence[wire.ConversationMessage], None]:
+        following: int | None = offset
+        while following is not None:
+            page = await self._page(following, PAGE)
+            yield page.messages
+            following = page.next_offset if page.HasField("next_offset") else None
+
+    async def title(self) -> str:
+        sender = self.sender or DEFAULT_SENDER
+        found = await self._client.list_conversations(self.agent, sender)
+        return found.conversations[0].title if found.conversations else ""
+
+    async def _page(self, offset: int, limit: int) -> wire.MessagePage:
+        try:
+            return await self._client.list_messages(
+                self.agent, sender=self.sender or None, offset=offset, limit=limit
+            )
+        except ServerError as error:
+            if error.code == 404:
+                return wire.MessagePage()
+            raise

@@ -1,0 +1,257 @@
+"""Flow: styled words into lines of a width. Knows neither markdown nor what the styles mean.
+
+Text comes in pieces. A line is given out when no further text can change it, so lines come out the
+same however the text was cut up. Widths are those of a terminal: East Asian characters take two
+places, marks that join the character before them none.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from wcwidth import wcwidth
+
+Span = tuple[str, str]  # text and its style
+BREAK = "\n"  # in a span's text: a new line, whatever its width
+
+WIDENING = "\ufe0f"  # asks for the picture of a character, which takes two places
+JOINING = "\u200d"
+# Never first on a line: closing brackets and stops of scripts that have no spaces.
+CLOSING = frozenset("、。，．！？；：）」』】〉》〕｝ー…‥々")  # noqa: RUF001 - meant as they are
+CROWD = 16  # characters that share one place at most: marks without width end somewhere
+
+
+def paint(spans: Iterable[Span]) -> str:
+    """As the terminal takes it; neighbours of one style share their escapes."""
+    out: list[str] = []
+    current = ""
+    for text, style in spans:
+        if style != current:
+            out.append(f"\x1b[0;{style}m" if style and current else f"\x1b[{style or 0}m")
+            current = style
+        out.append(text)
+    if current:
+        out.append("\x1b[0m")
+    return "".join(out)
+
+
+def joined(outer: str, inner: str) -> str:
+    """One style put upon another."""
+    return f"{outer};{inner}" if outer and inner else outer or inner
+
+
+def cells(text: str) -> int:
+    """How many places it takes."""
+    if text.isascii():
+        return len(text)
+    width = sum(map(of_one, text))
+    # Terminals do not agree on these. Too much leaves a gap, too little breaks a line.
+    return width + text.count(WIDENING) if WIDENING in text else width
+
+
+@lru_cache(4096)
+def of_one(character: str) -> int:
+    return max(0, wcwidth(character))
+
+
+def is_mark(character: str) -> bool:
+    """Whether it belongs to the character before it."""
+    return not character.isascii() and of_one(character) == 0
+
+
+def clusters(text: str) -> list[str]:
+    """What must not be parted: characters with the marks that belong to them."""
+    if text.isascii():
+        return list(text)
+    found: list[str] = []
+    for character in text:
+        if found and (is_mark(character) or found[-1].endswith(JOINING)) and len(found[-1]) < CROWD:
+            found[-1] += character
+        else:
+            found.append(character)
+    return found
+
+
+class Word:
+    """What is not parted unless it is wider than a line. `space` is the style of the space before
+    it, or None; a word may also be a line's end and nothing else."""
+
+    __slots__ = ("_cells", "is_break", "length", "space", "spans")
+
+    def __init__(self, space: str | None = None, *, is_break: bool = False) -> None:
+        self.space = space
+        self.is_break = is_break
+        self.spans: list[Span] = []
+        self.length = 0
+        self._cells = 0
+
+    @property
+    def width(self) -> int:
+        return max(self._cells, self.length // CROWD)
+
+    def add(self, text: str, style: str) -> None:
+        if self.spans and self.spans[-1][1] == style:
+            self.spans[-1] = (self.spans[-1][0] + text, style)
+        else:
+            self.spans.append((text, style))
+        self.length += len(text)
+        self._cells += cells(text)
+
+    def parts(self, width: int) -> "list[Word]":
+        """Pieces that fit, each as full as it can be."""
+        pieces = [Word(self.space)]
+        for text, style in self.spans:
+            for cluster in clusters(text):
+                last = pieces[-1]
+                if last.spans and not last.has_room(cluster, width):
+                    pieces.append(last := Word())
+                last.add(cluster, style)
+        return pieces
+
+    def has_room(self, text: str, width: int) -> bool:
+        return max(self._cells + cells(text), (self.length + len(text)) // CROWD) <= width
+
+    def copy(self) -> "Word":
+        other = Word(self.space, is_break=self.is_break)
+        other.spans, other.length, other._cells = list(self.spans), self.length, self._cells
+        return other
+
+    def is_wide_at_end(self) -> bool:
+        text = self.spans[-1][0]
+        last = next((character for character in reversed(text) if not is_mark(character)), "")
+        return bool(last) and of_one(last) == 2
+
+
+class Flow:
+    """Spaces and line breaks in a text are all the same to it; a span that is BREAK is kept."""
+
+    def __init__(self) -> None:
+        self._words: list[Word] = []  # since the last line given out
+        self._space: str | None = None  # the style of one after which no word has come yet
+        self._goes_on = False  # whether the last word can
+
+    def push(self, spans: Iterable[Span]) -> None:
+        for text, style in spans:
+            if text == BREAK:
+                self._words.append(Word(is_break=True))
+                self._space, self._goes_on = None, False
+            elif text:
+                self._push(text, style)
+
+    def _push(self, text: str, style: str) -> None:
+        if text[0].isspace():
+            self._space, self._goes_on = style, False
+        for number, chunk in enumerate(text.split()):
+            if number:
+                self._space, self._goes_on = style, False
+            if chunk.isascii() and not (self._goes_on and self._ends_wide()):
+                self._add(chunk, style, goes_on=self._goes_on)
+            else:
+                self._add_wide(chunk, style)
+        if text[-1].isspace():
+            self._space, self._goes_on = style, False
+
+    def _add_wide(self, chunk: str, style: str) -> None:
+        """A line can end beside any character that is wide."""
+        for character in chunk:
+            goes_on = self._goes_on and (
+                is_mark(character)
+                or character in CLOSING
+                or self._words[-1].spans[-1][0].endswith(JOINING)
+                or not (of_one(character) == 2 or self._ends_wide())
+            )
+            self._add(character, style, goes_on=goes_on)
+
+    def _add(self, text: str, style: str, *, goes_on: bool) -> None:
+        if not goes_on:
+            self._words.append(Word(self._space))
+        self._space, self._goes_on = None, True
+        self._words[-1].add(text, style)
+
+    def _ends_wide(self) -> bool:
+        return self._words[-1].is_wide_at_end()
+
+    def lines(self, width: int, *, final: bool) -> list[list[Span]]:
+        """Takes the lines that are settled; with `final` all there are."""
+        width = max(1, width)
+        lines: list[list[Span]] = []
+        line: list[Span] = []
+        room = width
+        words = self._words
+        start = at = 0  # where the line begins, and how far it has come
+        while at < len(words):
+            word = words[at]
+            if word.is_break:
+                lines.append(line)
+                line, room, at = [], width, at + 1
+                start = at
+                continue
+            needs = word.width + (1 if line and word.space is not None else 0)
+            if line and needs > room:
+                lines.append(line)
+                line, room, start = [], width, at
+            if not line and word.width > width:
+                words[at : at + 1] = word.parts(width)
+                word = words[at]
+            if line and word.space is not None:
+                line.append((" ", word.space))
+                room -= 1
+            line += word.spans
+            room -= word.width
+            at += 1
+        if final:
+            if line:
+                lines.append(line)
+            self._words, self._space, self._goes_on = [], None, False
+        else:
+            del words[:start]
+        return lines
+
+    def copy(self) -> "Flow":
+        """To see how it could go on."""
+        other = Flow()
+        other._words = [word.copy() for word in self._words]
+        other._space, other._goes_on = self._space, self._goes_on
+        return other
+
+
+def filled(spans: Sequence[Span], width: int) -> list[list[Span]]:
+    """As it is, spaces and all, cut where a line is full."""
+    lines: list[list[Span]] = [[]]
+    room = max(1, width)
+    for text, style in spans:
+        if text.isascii():
+            if room < 1:
+                lines.append([])
+                room = max(1, width)
+            while len(text) > room:
+                lines[-1].append((text[:room], style))
+                lines.append([])
+                text, room = text[room:], max(1, width)
+            lines[-1].append((text, style))
+            room -= len(text)
+            continue
+        for cluster in clusters(text):
+            needs = cells(cluster)
+            if needs > room and lines[-1]:
+                lines.append([])
+                room = max(1, width)
+            lines[-1].append((cluster, style))
+            room -= needs
+    return lines
+
+
+def fitted(spans: Iterable[Span], width: int, more: str = "…") -> list[Span]:
+    """On one line; what does not fit is cut, and `more` says so."""
+    spans = list(spans)
+    if sum(cells(text) for text, _ in spans) <= width:
+        return spans
+    line: list[Span] = []
+    room = width - cells(more)
+    for text, style in spans:
+        for cluster in clusters(text[: room + 1] if text.isascii() else text):
+            needs = cells(cluster)
+            if needs > room:
+                return [*line, (more[: max(0, width)], style)]
+            line.append((cluster, style))
+            room -= needs
+    return line

@@ -1,0 +1,326 @@
+"""A form: what an agent asks a person, a page a question, and the keys that fill it in.
+
+Approvals are forms too. Keys go in by name, styled lines come out; it touches no terminal, and what
+it is left with is the answer the daemon gets.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from prompt_toolkit.utils import get_cwidth
+
+from crabtalk.protocol import wire
+from crabtalk_tui.screen import one_line, visible
+
+Line = list[tuple[str, str]]  # pieces of text, each with its style
+Outcome = Literal["", "sent", "left"]
+
+# Of words of one's own. A letter fits; what is longer belongs in a message.
+MOST_WORDS = 20_000
+
+
+@dataclass(slots=True)
+class Page:
+    """One question. Its rows are the options, and last the words of one's own."""
+
+    question: str
+    header: str
+    options: Sequence[tuple[str, str]] = ()
+    many: bool = False
+    row: int = 0
+    chosen: set[int] = field(default_factory=set)
+    words: str = ""
+
+    @property
+    def own(self) -> int:
+        """The row for words of one's own."""
+        return len(self.options)
+
+    @property
+    def answer(self) -> str:
+        labels = [label for row, (label, _) in enumerate(self.options) if row in self.chosen]
+        if self.own in self.chosen and self.words.strip():
+            labels.append(self.words.strip())
+        return ", ".join(labels)
+
+    def choose(self, row: int) -> None:
+        if self.many:
+            self.chosen ^= {row}
+        else:
+            self.chosen = {row}
+
+    def write(self, words: str) -> None:
+        """Into the words of one's own, wherever the cursor is."""
+        self.row = self.own
+        self.words = (self.words + words)[:MOST_WORDS]
+        self._settle_own()
+
+    def unwrite(self, count: int) -> None:
+        self.words = self.words[: max(len(self.words) - count, 0)]
+        self._settle_own()
+
+    def _settle_own(self) -> None:
+        if not self.words.strip():
+            self.chosen.discard(self.own)
+        elif self.many:
+            self.chosen.add(self.own)
+        else:
+            self.chosen = {self.own}
+
+
+class Form:
+    """Pages, and one more to send it from when there are several questions."""
+
+    def __init__(self, ask: wire.AskUserEvent) -> None:
+        self.ask_id = ask.ask_id
+        self.pages = [page_of(question) for question in ask.questions]
+        self.at = 0
+
+    @property
+    def page(self) -> Page | None:
+        """None where it is sent from."""
+        return self.pages[self.at] if self.at < len(self.pages) else None
+
+    @property
+    def answers(self) -> str:
+        """As `reply_to_ask` wants it: a JSON object from each question to what was chosen."""
+        return json.dumps({p.question: p.answer for p in self.pages}, ensure_ascii=False)
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """Header and answer of each."""
+        return [(page.header or "answer", page.answer) for page in self.pages]
+
+    def press(self, key: str) -> Outcome:
+        """One key: its name (`up`, `enter`, …), or what it writes."""
+        if key == "escape":
+            return "left"
+        if key in ("right", "tab"):
+            self.at = min(self.at + 1, self._last)
+        elif key in ("left", "backtab"):
+            self.at = max(self.at - 1, 0)
+        elif self.page is None:
+            return self._send() if key == "enter" else ""
+        elif key == "enter":
+            return self._settle(self.page)
+        else:
+            return self._fill(self.page, key)
+        return ""
+
+    def paste(self, text: str) -> None:
+        if self.page is not None:
+            self.page.write(text)
+
+    # ── What keys do ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _last(self) -> int:
+        """One question is sent by its answer."""
+        return len(self.pages) if len(self.pages) > 1 else 0
+
+    def _fill(self, page: Page, key: str) -> Outcome:
+        is_writing = page.row == page.own
+        match key:
+            case "up":
+                page.row = max(page.row - 1, 0)
+            case "down":
+                page.row = min(page.row + 1, page.own)
+            case "backspace":
+                page.unwrite(1)
+            case "clear":
+                page.unwrite(len(page.words))
+            case " " if not is_writing:
+                page.choose(page.row)
+            case _ if key.isdecimal() and not is_writing and 0 < int(key) <= page.own:
+                page.row = int(key) - 1
+                if page.many:
+                    page.choose(page.row)
+                else:
+                    return self._settle(page)
+            case _ if len(key) == 1 and key.isprintable():
+                page.write(key)
+        return ""
+
+    def _settle(self, page: Page) -> Outcome:
+        """What the cursor is on is the answer, unless several may be and some are."""
+        if page.row < page.own and not (page.many and page.chosen):
+            page.chosen = {*page.chosen, page.row} if page.many else {page.row}
+        if not page.answer:
+            return ""
+        if self._last == 0:
+            return "sent"
+        self.at += 1
+        return ""
+
+    def _send(self) -> Outcome:
+        """Not before every question has an answer: it shows the first without one."""
+        for number, page in enumerate(self.pages):
+            if not page.answer:
+                self.at = number
+                return ""
+        return "sent"
+
+    # ── What it looks like ──────────────────────────────────────────────────────────────────
+
+    def lines(self, width: int, height: int, *, is_ascii: bool = False) -> list[Line]:
+        """At most `height` of them; a question too long for that is cut, its options are not."""
+        head: list[Line] = [self._tabs(width)] if self._last else []
+        foot: list[Line] = [[("class:form.hint", cut(self._hint(), width))]]
+        page = self.page
+        room = max(height - len(head) - len(foot), 1)
+        if page is None:
+            return [*head, *self._sending(width)[:room], *foot]
+        rows, row = page_rows(page, width, is_ascii=is_ascii)
+        question = wrapped(visible(page.question, layout=True), width)
+        if len(rows) > room - 1:
+            rows = around(rows, row, max(room - min(len(question), 2), 1))
+        spare = max(room - len(rows), 0)
+        if len(question) > spare:
+            question = [*question[: max(spare - 1, 0)], "…"][:spare]
+        shown: list[Line] = [[("class:form.question", line)] for line in question]
+        return [*head, *shown, *rows, *foot]
+
+    def is_cut(self, width: int, height: int) -> bool:
+        """Whether some of the question in view does not fit."""
+        if self.page is None:
+            return False
+        rows, _ = page_rows(self.page, width, is_ascii=True)
+        question = wrapped(visible(self.page.question, layout=True), width)
+        return len(question) + len(rows) + 1 + bool(self._last) > height
+
+    def _tabs(self, width: int) -> Line:
+        """The page in view is always among those that fit."""
+        names = [
+            f" {'✓ ' if page.answer else ''}{one_line(page.header, 14) or number} "
+            for number, page in enumerate(self.pages, 1)
+        ]
+        names.append(" send ")
+        first = self.at
+        taken = get_cwidth(names[first])
+        while first > 0 and taken + get_cwidth(names[first - 1]) <= width:
+            first -= 1
+            taken += get_cwidth(names[first])
+        line: Line = []
+        left = width
+        for number, name in enumerate(names[first:], first):
+            left -= get_cwidth(name)
+            if left < 0:
+                break
+            line.append(("class:form.tab.current" if number == self.at else "class:form.tab", name))
+        return line
+
+    def _sending(self, width: int) -> list[Line]:
+        lines: list[Line] = []
+        for header, answer in self.summary:
+            name = f"{one_line(header, 14)}: "
+            room = max(width - get_cwidth(name), 1)
+            said = (
+                ("", cut(one_line(answer), room))
+                if answer
+                else ("class:form.missing", cut("no answer yet", room))
+            )
+            lines.append([("class:form.question", name), said])
+        return lines
+
+    def _hint(self) -> str:
+        page = self.page
+        if page is None:
+            return "Enter sends · ← back · Esc later"
+        if page.row == page.own:
+            return "write, Enter · ↑ options · Esc later"
+        if page.many:
+            return "Space picks · Enter next · Esc later"
+        return "↑↓ Enter picks · or write · Esc later"
+
+
+def page_of(question: wire.AskQuestion) -> Page:
+    return Page(
+        question=question.question,
+        header=question.header,
+        options=tuple((option.label, option.description) for option in question.options),
+        many=question.multi_select,
+    )
+
+
+def page_rows(page: Page, width: int, *, is_ascii: bool) -> tuple[list[Line], int]:
+    """A line a row, and which of them the cursor is on."""
+    marks = {(True, True): "[x]", (True, False): "[ ]", (False, True): "●", (False, False): "○"}
+    if is_ascii:
+        marks |= {(False, True): "(*)", (False, False): "( )"}
+    pointer = "> " if is_ascii else "▸ "
+    rows: list[Line] = []
+    for number in range(page.own + 1):
+        here = number == page.row
+        style = "class:form.current" if here else ""
+        mark = marks[page.many, number in page.chosen]
+        left = width - 2 - len(mark) - 1
+        line: Line = [(style, f"{pointer if here else '  '}{mark} ")]
+        if here and number < page.own:
+            line.insert(0, ("[SetCursorPosition]", ""))
+        if number == page.own:
+            line.extend(own_words(page, left, style, here=here))
+        else:
+            label, description = (visible(" ".join(text.split())) for text in page.options[number])
+            line.append((style, cut(label, left)))
+            left -= get_cwidth(label) + 2
+            if description and left > 8:
+                line.append(("class:form.description", f"  {cut(description, left)}"))
+        rows.append(line)
+    return rows, page.row
+
+
+def own_words(page: Page, width: int, style: str, *, here: bool) -> Line:
+    """The end of what was written, which is where one writes."""
+    if not page.words:
+        name = "something else" if page.options else "your answer"
+        words: Line = [("class:form.description", cut(f"{name}: write it", max(width - 1, 1)))]
+        return [("[SetCursorPosition]", ""), *words] if here else words
+    text = visible(page.words.replace("\n", " ↵ "))
+    while get_cwidth(text) > width - 1:
+        text = text[1 + (len(text) > width) * (len(text) - width) :]
+    return [(style, text), ("[SetCursorPosition]", "")] if here else [(style, text)]
+
+
+def around(rows: list[Line], row: int, count: int) -> list[Line]:
+    """So many of them, the given one among them."""
+    first = min(max(row - count // 2, 0), max(len(rows) - count, 0))
+    return rows[first : first + count]
+
+
+def cut(text: str, width: int) -> str:
+    return text if get_cwidth(text) <= width else f"{head(text, width - 1)}…"
+
+
+def head(text: str, width: int) -> str:
+    """As much of its beginning as fits."""
+    taken = 0
+    for place, character in enumerate(text):
+        taken += get_cwidth(character)
+        if taken > width:
+            return text[:place]
+    return text
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    return [line for paragraph in text.split("\n") for line in broken(paragraph, width)]
+
+
+def broken(paragraph: str, width: int) -> Iterable[str]:
+    """At spaces where there are any, else where the line is full."""
+    line, taken = "", 0
+    for word in paragraph.expandtabs(4).split(" "):
+        size = get_cwidth(word)
+        if line and taken + 1 + size <= width:
+            line, taken = f"{line} {word}", taken + 1 + size
+            continue
+        if line:
+            yield line
+        while size > width:
+            piece = head(word, width) or word[0]
+            yield piece
+            word = word[len(piece) :]
+            size = get_cwidth(word)
+        line, taken = word, size
+    yield line

@@ -1,0 +1,83 @@
+"""The keys of the chat: what each does, as people read it and as the terminal is told."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+
+if TYPE_CHECKING:
+    from .app import Chat
+
+KEYS = {
+    "Enter": "send; while a turn runs, say it into the turn; on a question, answer it",
+    "Alt+Enter, Ctrl+J": "a new line; Shift+Enter where the terminal tells it from Enter",
+    "Esc, Ctrl+C": "stop the turn; once more leaves",
+    "Ctrl+D": "leave, when nothing is typed",
+    "Ctrl+O": "all the output of the last turn's tools",
+    "Ctrl+T": "the last thought in full",
+    "Tab": "complete commands, skills, @agents and paths",
+    "Up, Down": "what was typed before; in a question, its options",
+    "Space": "in a question, pick an option",
+    "Left, Right": "in a question, the one before and the next",
+    "Ctrl+V": "paste the picture on the clipboard",
+    "Ctrl+L": "draw everything anew",
+}
+
+IN_FORM = {
+    "up": "up",
+    "down": "down",
+    "left": "left",
+    "right": "right",
+    "tab": "tab",
+    "s-tab": "backtab",
+    "enter": "enter",
+    "escape": "escape",
+    "backspace": "backspace",
+    "c-u": "clear",
+    "c-w": "clear",
+}
+
+
+def bindings(chat: "Chat") -> KeyBindings:
+    made = KeyBindings()
+    in_form = Condition(lambda: chat.form is not None)
+    writing = ~in_form
+
+    def bind(*keys: str, where: Condition | None = None) -> Callable[[Callable[[], None]], None]:
+        def bound(act: Callable[[], None]) -> None:
+            @made.add(*keys, filter=where if where is not None else writing)
+            def _(event: KeyPressEvent) -> None:
+                act()
+
+        return bound
+
+    prompt = chat.prompt
+    bind("enter")(chat.enter)
+    for keys in (("escape", "enter"), ("c-j",)):
+        bind(*keys)(prompt.buffer.newline)
+    bind("escape")(chat.escape)
+    bind("c-d")(chat.end_of_input)
+    bind("tab")(prompt.complete)
+    bind("s-tab")(prompt.buffer.complete_previous)
+    bind("c-v")(chat.paste_picture)
+    bind("backspace")(chat.erase)
+
+    for keys in (("c-c",), ("<sigint>",)):
+        bind(*keys, where=Condition(lambda: True))(chat.interrupt)
+    bind("c-o", where=Condition(lambda: True))(lambda: chat.expand("output"))
+    bind("c-t", where=Condition(lambda: True))(lambda: chat.expand("thinking"))
+
+    for key, name in IN_FORM.items():
+        bind(key, where=in_form)(lambda name=name: chat.press(name))  # type: ignore[misc]
+
+    @made.add(Keys.Any, filter=in_form)
+    def _(event: KeyPressEvent) -> None:
+        chat.press(event.data)
+
+    @made.add(Keys.BracketedPaste)
+    def _(event: KeyPressEvent) -> None:
+        chat.paste(event.data)
+
+    return made

@@ -1,0 +1,111 @@
+"""Look: the colours and signs of the chat. What they are put on is decided elsewhere.
+
+A style is what stands between `ESC [` and `m`; an empty one leaves text as it is. Colours are the
+terminal's own sixteen, so that they fit whatever background people chose.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from zlib import crc32
+
+# Neither red nor green: those say how something ended.
+OF_GUESTS = ("35", "36", "33", "34", "95", "96", "93", "94")
+SPIN = 10  # turns of the spinner a second
+
+
+@dataclass(frozen=True, slots=True)
+class Styles:
+    strong: str = "1"
+    emphasis: str = "3"
+    struck: str = "9"
+    code: str = "36"
+    link: str = "4"
+    address: str = "2"
+    title: str = "1;4"
+    heading: str = "1"
+    dim: str = "2"
+    user: str = "1"
+    name: str = "1"
+    done: str = "32"
+    failed: str = "31"
+    running: str = "33"
+    hint: str = "33"
+    added: str = "32"
+    removed: str = "31"
+    # Code.
+    keyword: str = "35"
+    literal: str = "32"
+    number: str = "36"
+    comment: str = "2"
+    defined: str = "34"
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    prompt: str = "❯"  # noqa: RUF001 - meant as it is
+    tool: str = "●"
+    done: str = "✓"
+    failed: str = "✗"
+    question: str = "?"
+    more: str = "…"
+    between: str = "·"
+    bullets: tuple[str, ...] = ("•", "◦", "▪")
+    quote: str = "│"
+    bar: str = "│"
+    rule: str = "─"
+    cross: str = "┼"
+    unchecked: str = "☐"
+    checked: str = "☑"
+    branch: str = "├─"
+    last: str = "└─"
+    trunk: str = "│ "
+    spinner: tuple[str, ...] = tuple("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
+
+
+ASCII = Glyphs(
+    prompt=">",
+    tool="*",
+    done="+",
+    failed="x",
+    more="...",
+    between="-",
+    bullets=("-", "*", "+"),
+    quote="|",
+    bar="|",
+    rule="-",
+    cross="+",
+    unchecked="[ ]",
+    checked="[x]",
+    branch="|-",
+    last="`-",
+    trunk="| ",
+    spinner=tuple("|/-\\"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Without colour there are no escapes at all, and the marks of the markdown stay."""
+
+    styles: Styles = Styles()
+    glyphs: Glyphs = Glyphs()
+    has_colour: bool = True
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], encoding: str = "utf-8") -> "Look":
+        """What this terminal can show, by its environment and the encoding of what it is told."""
+        is_plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
+        look = PLAIN if is_plain else cls()
+        is_unicode = encoding.lower().replace("-", "").replace("_", "") in ("utf8", "utf16")
+        return look if is_unicode else replace(look, glyphs=ASCII)
+
+    def guest(self, name: str) -> str:
+        """The same colour for the same name, everywhere and always."""
+        return OF_GUESTS[crc32(name.encode()) % len(OF_GUESTS)] if self.has_colour else ""
+
+    def spinner(self, now: float) -> str:
+        signs = self.glyphs.spinner
+        return signs[int(now * SPIN) % len(signs)]
+
+
+PLAIN = Look(Styles(**{field.name: "" for field in fields(Styles)}), Glyphs(), has_colour=False)

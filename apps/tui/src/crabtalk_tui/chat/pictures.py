@@ -1,0 +1,84 @@
+"""Pictures in a message: a path in its text, which the agent's `read` opens.
+
+The wire carries text, so that is all a picture can be. A file dropped on the terminal arrives as a
+path in the shell's spelling; a picture on the clipboard is saved in the home first.
+"""
+
+import asyncio
+import shlex
+import time
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
+MOST_BYTES = 3_750_000  # what `read` shows to a model
+DEADLINE = 3.0
+
+# Each prints the picture on the clipboard, if its desktop is the one in use and there is one.
+CLIPBOARDS = (
+    ("wl-paste", "--type", "image/png"),
+    ("xclip", "-selection", "clipboard", "-target", "image/png", "-out"),
+    ("pngpaste", "-"),
+)
+
+
+def dropped(text: str) -> str | None:
+    """The path a terminal meant when a picture was dropped on it; None for any other text."""
+    text = text.strip()
+    if not text or "\n" in text or len(text) > 4096:
+        return None
+    if text.startswith("file://"):
+        words = [unquote(urlsplit(text).path)]
+    else:
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            return None
+    if len(words) != 1:
+        return None
+    path = Path(words[0]).expanduser()
+    is_picture = path.suffix.lower() in SUFFIXES and path.is_absolute()
+    with suppress(OSError):
+        return str(path) if is_picture and path.is_file() else None
+    return None
+
+
+async def from_clipboard(folder: Path) -> Path | None:
+    """Saves the picture on the clipboard in `folder`; None when there is none to be had.
+
+    Cancelled, it leaves nothing behind but perhaps the folder.
+    """
+    for command in CLIPBOARDS:
+        data = await output(command)
+        if data.startswith(b"\x89PNG") and len(data) <= MOST_BYTES:
+            return await asyncio.to_thread(saved, folder, data)
+    return None
+
+
+async def output(command: tuple[str, ...]) -> bytes:
+    """What it prints; nothing when it is not there, fails, or takes its time."""
+    quiet = asyncio.subprocess.DEVNULL
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=quiet, stdout=asyncio.subprocess.PIPE, stderr=quiet
+        )
+    except OSError:
+        return b""
+    try:
+        async with asyncio.timeout(DEADLINE):
+            data, _ = await process.communicate()
+            return data if process.returncode == 0 else b""
+    except TimeoutError:
+        return b""
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+
+
+def saved(folder: Path, data: bytes) -> Path:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 1000:03}.png"
+    path.touch(mode=0o600)
+    path.write_bytes(data)
+    return path

@@ -1,0 +1,82 @@
+"""Prices: what turns cost, for models whose prices the person gave. Tokens are counted anyway."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from crabtalk.protocol import wire
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Of a million tokens. `cached` of those read from the provider's cache; None: as others."""
+
+    input: float
+    output: float
+    cached: float | None = None
+
+    def of(self, usage: wire.TokenUsage) -> float:
+        cheap = min(usage.cache_hit_tokens, usage.prompt_tokens) if self.cached is not None else 0
+        paid = (
+            (usage.prompt_tokens - cheap) * self.input
+            + cheap * (self.cached or 0.0)
+            + usage.completion_tokens * self.output
+        )
+        return paid / MILLION
+
+
+@dataclass(slots=True)
+class Count:
+    """Tokens, and what is known of their cost."""
+
+    turns: int = 0
+    read: int = 0
+    written: int = 0
+    cost: float | None = 0.0  # None: some of it has no price
+
+    def add(self, usage: wire.TokenUsage, cost: float | None) -> None:
+        self.read += usage.prompt_tokens
+        self.written += usage.completion_tokens
+        self.cost = None if cost is None or self.cost is None else self.cost + cost
+
+
+@dataclass(slots=True)
+class Spending:
+    """Of this chat, turn by turn and model by model. What compactions spend nobody tells."""
+
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    currency: str = "$"
+    last: Count = field(default_factory=Count)
+    total: Count = field(default_factory=Count)
+    models: dict[str, Count] = field(default_factory=dict)
+    _tasks: Count = field(default_factory=Count)  # of the turn that runs
+
+    def add(self, end: wire.StreamEnd) -> None:
+        """A turn is over. What its tasks spent meanwhile is part of it."""
+        self.last, self._tasks = self._tasks, Count()
+        if not end.HasField("usage"):
+            return
+        for count in (self.last, self.total, self._of(end.model)):
+            count.turns += 1
+        self._spend(end.model, end.usage, self.last)
+
+    def add_delegated(self, model: str, usage: wire.TokenUsage) -> None:
+        """A task that a turn set off is over; one in the background counts with the next turn."""
+        self._spend(model, usage, self._tasks)
+
+    def _spend(self, model: str, usage: wire.TokenUsage, part: Count) -> None:
+        price = self.prices.get(model)
+        cost = price.of(usage) if price is not None else None
+        for count in (part, self.total, self._of(model)):
+            count.add(usage, cost)
+
+    def _of(self, model: str) -> Count:
+        return self.models.setdefault(model, Count())
+
+    def shown(self, cost: float | None) -> str:
+        """Money as people write it; small sums with what makes them differ from nothing."""
+        if cost is None:
+            return ""
+        digits = 2 if cost >= 1 or cost == 0 else 4
+        return f"{self.currency}{cost:.{digits}f}"

@@ -1,0 +1,193 @@
+"""The prompt: where one writes, with what was typed before, long pastes and a menu of completions.
+
+It knows nothing of agents and turns: what was written is taken by whoever reads it.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, ThreadedCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import History
+from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import (
+    BufferControl,
+    ConditionalContainer,
+    Dimension,
+    FormattedTextControl,
+    Window,
+)
+from prompt_toolkit.utils import get_cwidth
+
+from crabtalk_tui.screen import visible
+
+from .candidates import Candidate
+from .form import cut
+
+# What is pasted beyond this is shown by its size.
+LONG_LINES = 8
+LONG_TEXT = 1500
+MOST_PASTED = 8 << 20  # two of them fit a frame
+MENU_ROWS = 6
+
+Complete = Callable[[str, int], Iterable[Candidate]]
+
+PASTED = re.compile(r"\[pasted [\d,]+ (?:lines|characters) #(\d+)\]")
+# Two ways in which terminals tell Shift+Enter apart, where they were told to.
+SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
+
+
+class Prompt:
+    def __init__(self, history: History, complete: Complete, rows: Callable[[], int]) -> None:
+        """`rows` says how many the terminal has just now."""
+        for keys in SHIFT_ENTER:
+            ANSI_SEQUENCES[keys] = (Keys.Escape, Keys.ControlM)
+        self._pastes: list[str] = []
+        self._rows = rows
+        self.buffer = Buffer(
+            multiline=True,
+            history=history,
+            completer=ThreadedCompleter(Candidates(complete)),
+            complete_while_typing=Condition(self._is_name),
+            name="prompt",
+        )
+        self.window = Window(
+            BufferControl(self.buffer),
+            height=lambda: Dimension(min=1, max=max(rows() // 3, 1)),
+            get_line_prefix=self._prefix,
+            wrap_lines=True,
+            dont_extend_height=True,
+        )
+        self.menu = ConditionalContainer(
+            Window(
+                FormattedTextControl(self._menu),
+                height=self._menu_rows,
+                dont_extend_height=True,
+            ),
+            Condition(lambda: self.is_choosing),
+        )
+
+    @property
+    def text(self) -> str:
+        """All of it, pastes in full."""
+        return PASTED.sub(self._pasted, self.buffer.text)
+
+    @property
+    def is_choosing(self) -> bool:
+        """Whether there is a menu to choose from."""
+        state = self.buffer.complete_state
+        return state is not None and bool(state.completions)
+
+    def take(self) -> str:
+        """What was written, which is thereby history."""
+        text = self.text
+        if text.strip():
+            self.buffer.history.append_string(text)
+        self.clear()
+        return text
+
+    def clear(self) -> None:
+        self.buffer.reset()
+        self._pastes.clear()
+
+    def restore(self, text: str) -> None:
+        """Puts back what could not be sent, before what was written since."""
+        if self.buffer.text.strip():
+            text = f"{text}\n{self.buffer.text}"
+        self.buffer.set_document(Document(text), bypass_readonly=True)
+
+    def paste(self, text: str) -> bool:
+        """False for what is too long to be sent."""
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if len(text) + sum(map(len, self._pastes)) > MOST_PASTED:
+            return False
+        lines = text.count("\n") + 1
+        if lines <= LONG_LINES and len(text) <= LONG_TEXT:
+            self.buffer.insert_text(text)
+            return True
+        self._pastes.append(text)
+        size = f"{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
+        self.buffer.insert_text(f"[pasted {size} #{len(self._pastes)}]")
+        return True
+
+    def erase_paste(self) -> bool:
+        """A paste shown by its size goes as it came: at once. False where there is none."""
+        before = self.buffer.document.text_before_cursor
+        for found in PASTED.finditer(before):
+            if found.end() == len(before) and self._pasted(found) != found[0]:
+                self.buffer.delete_before_cursor(len(found[0]))
+                return True
+        return False
+
+    def choose(self) -> bool:
+        """Takes what is marked in the menu; False where nothing is."""
+        state = self.buffer.complete_state
+        if state is None or state.current_completion is None:
+            return False
+        self.buffer.apply_completion(state.current_completion)
+        return True
+
+    def complete(self) -> None:
+        if self.buffer.complete_state is not None:
+            self.buffer.complete_next()
+        else:
+            self.buffer.start_completion(insert_common_part=True)
+
+    # ── Its parts ───────────────────────────────────────────────────────────────────────────
+
+    def _pasted(self, found: re.Match[str]) -> str:
+        number = int(found[1])
+        return self._pastes[number - 1] if 0 < number <= len(self._pastes) else found[0]
+
+    def _is_name(self) -> bool:
+        """Names, after a command or an @, are offered as they are typed; paths when asked for."""
+        before = self.buffer.document.text_before_cursor
+        if before.startswith("/"):
+            return before.count(" ") <= 1 and "\n" not in before
+        return before.startswith("@") and not any(map(str.isspace, before))
+
+    @staticmethod
+    def _prefix(line: int, wrap_count: int) -> StyleAndTextTuples:
+        return [("class:prompt", "> ") if line == 0 and wrap_count == 0 else ("", "  ")]
+
+    def _menu_rows(self) -> Dimension:
+        state = self.buffer.complete_state
+        count = len(state.completions) if state is not None else 0
+        return Dimension.exact(max(min(count, MENU_ROWS, self._rows() // 3), 1))
+
+    def _menu(self) -> StyleAndTextTuples:
+        state = self.buffer.complete_state
+        if state is None:
+            return []
+        marked = state.complete_index
+        rows = self._menu_rows().preferred
+        first = min(max((marked or 0) - rows // 2, 0), max(len(state.completions) - rows, 0))
+        shown = state.completions[first : first + rows]
+        width = max(get_cwidth(each.display_text) for each in shown)
+        lines: StyleAndTextTuples = []
+        for number, each in enumerate(shown, first):
+            style = "class:menu.current" if number == marked else "class:menu"
+            name = each.display_text
+            lines.append((style, f"  {name}{' ' * (width - get_cwidth(name))} "))
+            lines.append(("class:menu.meta", f" {cut(each.display_meta_text, 60)}\n"))
+        return lines
+
+
+class Candidates(Completer):
+    """Ours, in prompt_toolkit's words."""
+
+    def __init__(self, complete: Complete) -> None:
+        self._complete = complete
+
+    def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
+        for each in self._complete(document.text, document.cursor_position):
+            yield Completion(
+                each.text,
+                start_position=-each.length,
+                display=visible(each.display),
+                display_meta=visible(each.meta),
+            )

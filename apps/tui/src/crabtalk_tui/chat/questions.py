@@ -1,0 +1,59 @@
+"""Questions: what agents wait for an answer to, whoever began the run that asks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from crabtalk.protocol import wire
+
+MOST = 64  # that wait at once; a person answers none beyond
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An ask, and the conversation its answer goes to: a delegate's is not that of the chat."""
+
+    agent: str
+    sender: str
+    run_id: str
+    ask: wire.AskUserEvent
+
+    @property
+    def ask_id(self) -> str:
+        return self.ask.ask_id
+
+
+class Questions:
+    """Those that wait, the oldest first."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Question] = {}  # by ask
+
+    def __iter__(self) -> Iterator[Question]:
+        return iter(tuple(self._waiting.values()))
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def get(self, ask_id: str) -> Question | None:
+        return self._waiting.get(ask_id)
+
+    def put(self, question: Question) -> bool:
+        """Whether it is news. One that is told twice keeps its place; the feed names its run."""
+        known = question.ask_id in self._waiting
+        if not known and len(self._waiting) >= MOST:
+            return False
+        self._waiting[question.ask_id] = question
+        return not known
+
+    def answered(self, ask_id: str) -> None:
+        self._waiting.pop(ask_id, None)
+
+    def settle(self, run_id: str) -> bool:
+        """Its run went on, or is over. Whether anything waited."""
+        settled = [ask for ask, question in self._waiting.items() if question.run_id == run_id]
+        for ask in settled:
+            del self._waiting[ask]
+        return bool(settled)
+
+    def clear(self) -> None:
+        self._waiting.clear()

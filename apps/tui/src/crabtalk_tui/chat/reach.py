@@ -1,0 +1,136 @@
+"""Reach: the daemon, as the chat holds on to it. Finds it, starts it, and finds it again.
+
+Knows nothing of conversations: what became of a turn when the daemon went away is the session's.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from crabtalk.client import Client, ConnectionClosedError, ServerError, connect
+from crabtalk.transport import RunFiles, default_home
+from crabtalk_tui.complaints import CommandError, complaint
+
+T = TypeVar("T")
+Kind = Literal["info", "hint", "error"]
+Notice = Callable[[str, Kind], None]
+
+# What a daemon that is not there looks like. TimeoutError is an OSError.
+AWAY = (OSError, ConnectionClosedError)
+# Whoever keeps daemons running comes first: two that start one would be in each other's way.
+GRACE = 1.0
+PATIENCE = 10.0  # with one that neither answers nor ends
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+# A request that finds the daemon gone this often in a row has a reason of its own.
+ATTEMPTS = 5
+
+
+class Reach:
+    """One client for the whole chat. `is_away` while no daemon answers it."""
+
+    def __init__(
+        self, home: Path | None, *, start: bool, notice: Notice, changed: Callable[[], None]
+    ) -> None:
+        self.client: Client = connect(home=home, client="crabtalk")
+        self.is_away = False
+        self._home = home
+        self._files = RunFiles.of(home or default_home())
+        self._start = start
+        self._notice = notice
+        self._changed = changed
+        self._recovery = asyncio.Lock()
+        self._wanted = 0  # people who wait for it, not only feeds
+        self._complaint = ""  # said once, however often it is met
+
+    async def open(self) -> None:
+        """Raises what a command would be ended by: CommandError, OSError and ServerError."""
+        await self._ensure(start=self._start)
+        await self.client.ping()
+
+    async def close(self) -> None:
+        await self.client.__aexit__(None, None, None)
+
+    def identity(self) -> str:
+        """Which process serves the home; empty after one that stopped in good order."""
+        try:
+            return self._files.lock.read_text()
+        except OSError:
+            return ""
+
+    async def call(self, request: Callable[[], Awaitable[T]]) -> T:
+        """The answer to a request that does no harm twice, from whichever daemon gives it.
+
+        Waits for a daemon as long as a person does. Raises ServerError. Cancelled, it only stops
+        waiting.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                return await request()
+            except AWAY:
+                await self.recover(wanted=True)
+        return await request()
+
+    async def recover(self, *, wanted: bool) -> None:
+        """Returns when a daemon answers. `wanted` by a person, one that was stopped is started
+        too; else only one that died. Cancelled, it only stops looking."""
+        self._wanted += wanted
+        try:
+            async with self._recovery:
+                if await self.answers():
+                    return
+                await self._find_again()
+        finally:
+            self._wanted -= wanted
+
+    async def _find_again(self) -> None:
+        self._set_away(True)
+        self._complaint = ""
+        self._notice("the daemon went away; looking for it", "info")
+        loop = asyncio.get_running_loop()
+        since, pause = loop.time(), FIRST_PAUSE
+        while not await self.answers():
+            if (waited := loop.time() - since) >= GRACE:
+                await self._try_to_start(waited)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+        self._set_away(False)
+        self._notice("the daemon is back", "info")
+
+    async def _try_to_start(self, waited: float) -> None:
+        if self._files.holder() is not None and waited < PATIENCE:
+            return  # on its way, in or out
+        if self._start and not self._wanted and not self.identity():
+            self._complain("the daemon was stopped; what you say next starts it again")
+            return
+        try:
+            await self._ensure(start=self._start)
+        except (CommandError, ServerError, *AWAY) as error:
+            self._complain(complaint(error) or str(error))
+
+    def _complain(self, sentence: str) -> None:
+        if sentence != self._complaint:
+            self._complaint = sentence
+            self._notice(sentence, "hint")
+
+    async def answers(self) -> bool:
+        try:
+            await self.client.ping()
+        except (ServerError, *AWAY):
+            return False
+        return True
+
+    async def _ensure(self, *, start: bool) -> None:
+        from crabtalk_tui.starting import ensure_daemon
+
+        loop = asyncio.get_running_loop()
+
+        def say(sentence: str) -> None:
+            loop.call_soon_threadsafe(self._notice, sentence, "info")
+
+        # It waits for a process, within bounds of its own.
+        await asyncio.to_thread(ensure_daemon, self._home, start=start, say=say)
+
+    def _set_away(self, is_away: bool) -> None:
+        self.is_away = is_away
+        self._changed()

@@ -1,0 +1,372 @@
+"""Session: one conversation of the chat with the daemon. Says, steers, stops, answers.
+
+It knows no terminal: what happens goes to a Listener, on the loop, in order. A daemon that goes
+away is found again, and what became of the turn it took along is asked, never guessed: nothing
+that was said is lost, and nothing is sent twice.
+"""
+
+import asyncio
+import json
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from crabtalk.client import Client, ServerError, UnexpectedReplyError
+from crabtalk.protocol import FrameError, wire
+from crabtalk_tui.complaints import CommandError, complaint
+
+from .candidates import Catalogue
+from .conversation import Conversation
+from .following import Follower
+from .prices import Spending
+from .questions import Question, Questions
+from .reach import AWAY, Kind, Reach
+from .turn import Said, Turn
+
+__all__ = ["FAILURES", "Kind", "Listener", "Said", "Session", "State"]
+
+State = Literal["ready", "running", "compacting", "away"]
+
+DEFAULT_AGENT = "crab"
+HISTORY = 200  # messages a chat opens with
+FAILURES = (CommandError, ServerError, UnexpectedReplyError, FrameError, OSError)
+
+
+class Listener(Protocol):
+    """Who is told. Called on the loop; must not block it."""
+
+    def streamed(self, event: wire.StreamEvent) -> None:
+        """An event of the turn that `say` began. The last one has `end`, whatever happens."""
+        ...
+
+    def followed(self, event: wire.AgentEventMsg) -> None:
+        """What happens in runs that a turn of the chat set off, and to its own tools."""
+        ...
+
+    def kept(self, messages: Sequence[wire.ConversationMessage]) -> None:
+        """What the conversation has of the turn that was cut off, but for what was said."""
+        ...
+
+    def noticed(self, text: str, kind: Kind) -> None: ...
+
+    def changed(self) -> None:
+        """State, questions, catalogue, spending or agent are not what they were."""
+        ...
+
+
+class Session:
+    """Use it as `async with Session(...) as session`. Entering finds or starts the daemon, and
+    raises what a command would end with."""
+
+    conversation: Conversation
+
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        home: Path | None = None,
+        agent: str = "",
+        sender: str = "",
+        start: bool = True,
+        spending: Spending | None = None,
+    ) -> None:
+        self.catalogue = Catalogue()
+        self.spending = spending or Spending()
+        self._listener = listener
+        self._reach = Reach(home, start=start, notice=listener.noticed, changed=listener.changed)
+        self._follower = Follower(
+            self._reach,
+            followed=self._follow,
+            changed=listener.changed,
+            returned=self._refresh_soon,
+        )
+        self._turn_to(agent, sender)
+        self._turn: Turn | None = None
+        self._saying: asyncio.Task[Said] | None = None
+        self._is_compacting = False
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "Session":
+        try:
+            await self._reach.open()
+            await self._choose_agent()
+        except BaseException:
+            await self._reach.close()
+            raise
+        self._in_background(self._follower.follow())
+        self._refresh_soon()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """A turn that runs is cancelled by the daemon; what was said stays."""
+        tasks: list[asyncio.Task[Any]] = [*self._background]
+        if self._saying is not None:
+            tasks.append(self._saying)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._reach.close()
+
+    # ── What is so ──────────────────────────────────────────────────────────────────────────
+
+    @property
+    def client(self) -> Client:
+        return self._reach.client
+
+    @property
+    def agent(self) -> str:
+        return self.conversation.agent
+
+    @property
+    def sender(self) -> str:
+        """Empty for the daemon's own name for a person."""
+        return self.conversation.sender
+
+    @property
+    def model(self) -> str:
+        """That answers next: the agent's own, else the active one."""
+        return self.catalogue.model_of(self.agent)
+
+    @property
+    def state(self) -> State:
+        if self._reach.is_away:
+            return "away"
+        if self._is_compacting:
+            return "compacting"
+        return "running" if self._turn is not None else "ready"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to stop."""
+        return self._turn is not None or self._is_compacting
+
+    @property
+    def questions(self) -> Questions:
+        """That wait for an answer, from turns of the chat and from those before it."""
+        return self._follower.questions
+
+    @property
+    def happened(self) -> Sequence[str]:
+        """What agents did lately, any of them, a line each."""
+        return tuple(self._follower.happened)
+
+    async def history(self, limit: int = HISTORY) -> list[wire.ConversationMessage]:
+        """The last messages, oldest first."""
+        return await self._reach.call(lambda: self.conversation.last(limit))
+
+    # ── Acting ──────────────────────────────────────────────────────────────────────────────
+
+    async def say(self, text: str, *, guest: str = "", tool_choice: str = "") -> Said:
+        """Runs a turn and returns when it is over, one at a time. Raises nothing a daemon can be
+        the cause of. Cancelled, the turn is cancelled at the daemon too."""
+        if self._turn is not None:
+            raise RuntimeError("a turn runs already; steer it")
+        turn = self._turn = Turn(text, guest, tool_choice)
+        self._listener.changed()
+        self._saying = asyncio.ensure_future(self._carry_out(turn))
+        try:
+            said = await self._saying
+        except asyncio.CancelledError:
+            if not turn.given_up:
+                raise
+            if turn.run_id and not turn.has_begun and self._reach.is_away:
+                sentence = "the daemon may have kept it; /history tells when it is back"
+                self._listener.noticed(sentence, "hint")
+            said = Said(None, turn.unheard())
+        except FAILURES as error:
+            self._complain(error)
+            said = Said(None, turn.unheard())
+        finally:
+            self._turn = self._saying = None
+            self._follower.settled(turn.run_id)
+            self._listener.changed()
+        if said.end is None:
+            # Whoever shows the turn hears that it is over, also when the daemon cannot say so.
+            self._listener.streamed(wire.StreamEvent(end=turn.cut_end(self.agent)))
+        self._refresh_soon()
+        return said
+
+    async def steer(self, text: str) -> bool:
+        """Says something into the turn that runs. False when none takes it: say it instead."""
+        turn = self._turn
+        if turn is None:
+            return False
+        turn.steers.append(text)
+        try:
+            await self.client.steer_session(self.agent, text, sender=self.sender)
+        except AWAY:
+            return True  # the turn is cut, and ends with what was not heard
+        except FAILURES as error:
+            turn.read(text)
+            if not is_missing(error):
+                self._complain(error)
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Cancels what runs, or the wait for a daemon. What was complete stays."""
+        if self._turn is not None and self._saying is not None and self._is_waiting(self._turn):
+            self._turn.given_up = True
+            self._saying.cancel()
+        elif self.is_busy:
+            try:
+                await self.client.kill(self.agent, sender=self.sender)
+            except FAILURES as error:
+                self._complain(error)
+
+    def _is_waiting(self, turn: Turn) -> bool:
+        """For a daemon, or behind a run of somebody else's: which is what a kill would end."""
+        is_behind = not turn.has_begun and bool(self._follower.others)
+        return self._reach.is_away or not turn.run_id or is_behind
+
+    async def reply(self, ask_id: str, answers: Mapping[str, str] | str) -> bool:
+        """Answers a question: from the text of each to what was chosen, or in plain words. False
+        when it was not taken, and may be tried again."""
+        question = self.questions.get(ask_id)
+        agent, sender = (question.agent, question.sender) if question else (self.agent, self.sender)
+        text = answers if isinstance(answers, str) else json.dumps(answers, ensure_ascii=False)
+        try:
+            await self.client.reply_to_ask(agent, text, sender=sender, ask_id=ask_id or None)
+        except FAILURES as error:
+            if not is_missing(error):
+                self._complain(error)
+                return False
+            self._listener.noticed("nobody waits for that answer any more", "error")
+        self.questions.answered(ask_id)
+        self._listener.changed()
+        return True
+
+    async def compact(self, *, fresh: bool = False) -> str:
+        """Folds the history away and returns its summary; `fresh` closes it without one.
+
+        Raises CommandError and ServerError. `stop` ends it, and nothing has changed then.
+        """
+        self._must_be_idle()
+        self._is_compacting = True
+        self._listener.changed()
+        try:
+            return await self.client.compact(self.agent, sender=self.sender, fresh=fresh)
+        finally:
+            self._is_compacting = False
+            self._listener.changed()
+
+    async def switch(self, agent: str) -> None:
+        """To the conversation with another agent. Raises CommandError and ServerError."""
+        self._must_be_idle()
+        await self.client.get_agent(agent)
+        self._turn_to(agent, self.sender)
+        self._listener.changed()
+
+    async def refresh(self) -> None:
+        """Asks what there is to be named. Raises what requests do."""
+        agents, skills = await asyncio.gather(self.client.list_agents(), self.client.list_skills())
+        self.catalogue = self.catalogue.with_agents(agents, skills)
+        self._listener.changed()
+        self.catalogue = self.catalogue.with_models(await self.client.list_models())
+        self._listener.changed()
+
+    # ── A turn, and what cuts it ────────────────────────────────────────────────────────────
+
+    async def _carry_out(self, turn: Turn) -> Said:
+        # Sent once more at most: it may be what takes daemons down.
+        for is_last in (False, True):
+            mark = await self._reach.call(self.conversation.total)
+            daemon = self._reach.identity()
+            try:
+                end = await turn.stream(self.client, self.conversation, self._hear)
+                return Said(end, await self._unkept(turn, end, mark))
+            except ServerError as error:
+                if not await self._is_leaving(turn, error):
+                    self._complain(error)
+                    break
+            except AWAY:
+                await self._reach.recover(wanted=True)
+            kept = await self._kept(mark)
+            is_safe = not is_last and self._reach.identity() != daemon
+            verdict = turn.judged(kept, is_safe=is_safe)
+            self._listener.noticed(verdict.sentence, verdict.kind)
+            if verdict.answer:
+                self._listener.kept(verdict.answer)
+            if verdict.said is not None:
+                return verdict.said
+        return Said(None, turn.unheard())
+
+    async def _unkept(self, turn: Turn, end: wire.StreamEnd, mark: int) -> str:
+        """What was said in a turn that failed before it could be kept, as on a full disk."""
+        if not end.error:
+            return ""
+        is_kept = any(turn.is_said_by(message) for message in await self._kept(mark))
+        return "" if is_kept else turn.text
+
+    async def _kept(self, mark: int) -> list[wire.ConversationMessage]:
+        return await self._reach.call(lambda: self.conversation.since(mark))
+
+    def _hear(self, turn: Turn, name: str, event: wire.StreamEvent) -> None:
+        match name:
+            case "start":
+                self._follower.begin(turn.run_id)
+            case "ask_user":
+                self._follower.asked(Question(self.agent, self.sender, turn.run_id, event.ask_user))
+            case "tools_complete":
+                self._follower.settled(turn.run_id)
+            case "end":
+                self.spending.add(event.end)
+        self._listener.streamed(event)
+
+    def _follow(self, event: wire.AgentEventMsg) -> None:
+        if event.kind == wire.DONE and event.HasField("usage"):
+            self.spending.add_delegated(event.model, event.usage)
+        self._listener.followed(event)
+
+    async def _is_leaving(self, turn: Turn, error: ServerError) -> bool:
+        """Whether an error is the end of the daemon rather than of the turn."""
+        if error.code != 503:
+            return False
+        if await self._reach.answers():
+            return turn.has_begun
+        await self._reach.recover(wanted=True)
+        return True
+
+    # ── Beside the turns ────────────────────────────────────────────────────────────────────
+
+    async def _choose_agent(self) -> None:
+        """The one that was named, else `crab`, else the first there is."""
+        agents = await self.client.list_agents()
+        self.catalogue = self.catalogue.with_agents(agents, wire.SkillList())
+        names = [agent.name for agent in agents.agents]
+        if not names:
+            raise CommandError("there are no agents; `crabtalk agents create crab` makes one")
+        if self.agent and self.agent not in names:
+            known = ", ".join(names[:20])
+            raise CommandError(f"no agent is called {self.agent!r}; there are: {known}")
+        if not self.agent:
+            self._turn_to(DEFAULT_AGENT if DEFAULT_AGENT in names else names[0], self.sender)
+
+    def _turn_to(self, agent: str, sender: str) -> None:
+        self.conversation = Conversation(self.client, agent, sender)
+        self._follower.turn_to(self.conversation)
+
+    def _must_be_idle(self) -> None:
+        if self.is_busy:
+            raise CommandError("a turn runs; stop it first, with Esc")
+
+    async def _refreshed(self) -> None:
+        with suppress(*FAILURES):  # nobody waits for it, and an old one is better than none
+            await self.refresh()
+
+    def _refresh_soon(self) -> None:
+        self._in_background(self._refreshed())
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _complain(self, error: Exception) -> None:
+        self._listener.noticed(complaint(error) or str(error), "error")
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether what a request was about is not there."""
+    return isinstance(error, ServerError) and error.code == 404

@@ -1,0 +1,120 @@
+"""The status line: who answers, how full the context is, what it costs, what goes on.
+
+Parts leave it when there is no room for them, the least needed first.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from prompt_toolkit.utils import get_cwidth
+
+from crabtalk_tui.screen import one_line
+
+from .form import Line, cut
+
+State = Literal["ready", "running", "stopping", "asking", "away"]
+
+SEPARATOR = " · "
+METER = 8  # cells
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    agent: str
+    model: str = ""
+    context: int = 0  # tokens; 0 before the first turn
+    compact_at: int = 0  # tokens; 0 when the user has set no bound
+    cost: str = ""  # of the session; empty when prices are not known
+    state: State = "ready"
+    seconds: float = 0  # that the run has taken
+    waiting: int = 0  # messages that wait for the run to end
+    hint: str = ""  # what a key does just now; stands in for the rest
+    is_ascii: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        return 0 < self.compact_at <= self.context
+
+    def line(self, width: int) -> Line:
+        """Never wider than `width`."""
+        parts = self._parts()
+        while len(parts) > 1 and taken(parts) > width:
+            parts.remove(min(parts))
+        line: Line = []
+        for _, _, style, text in sorted(parts, key=lambda part: part[1]):
+            if line:
+                line.append(("class:status", SEPARATOR))
+            line.append((style, text))
+        if taken(parts) > width:
+            return [(style, cut(text, width)) for style, text in line[:1]]
+        return line
+
+    def _parts(self) -> list[tuple[int, int, str, str]]:
+        """How much each is needed, its place, its style, and its text."""
+        parts = [
+            (5, 0, "class:status.agent", one_line(self.agent, 24)),
+            (9, 4, self._state_style, self._state_text),
+        ]
+        if self.model:
+            parts.append((2, 1, "class:status", one_line(self.model, 28)))
+        if self.context:
+            style = "class:status.full" if self.is_full else "class:status"
+            parts.append((4, 2, style, self._context))
+        if self.is_full:
+            parts.append((6, 3, "class:status.full", "/compact"))
+        if self.cost:
+            parts.append((3, 3, "class:status", self.cost))
+        if self.waiting:
+            parts.append((7, 5, "class:status", f"{self.waiting} waiting"))
+        if self.hint:
+            parts.append((8, 6, "class:status.hint", self.hint))
+        return parts
+
+    @property
+    def _context(self) -> str:
+        if not self.compact_at:
+            return f"{count(self.context)} tokens"
+        share = min(self.context / self.compact_at, 1)
+        filled = round(share * METER)
+        full, empty = ("#", "-") if self.is_ascii else ("█", "░")
+        meter = full * filled + empty * (METER - filled)
+        return f"{meter} {count(self.context)}/{count(self.compact_at)}"
+
+    @property
+    def _state_text(self) -> str:
+        match self.state:
+            case "running":
+                return f"{duration(self.seconds)} Esc stops"
+            case "stopping":
+                return "stopping"
+            case "asking":
+                return "a question waits: Enter"
+            case "away":
+                return "no daemon"
+        return "ready"
+
+    @property
+    def _state_style(self) -> str:
+        return {"away": "class:status.full", "asking": "class:status.hint"}.get(
+            self.state, "class:status"
+        )
+
+
+def taken(parts: list[tuple[int, int, str, str]]) -> int:
+    return sum(get_cwidth(text) for *_, text in parts) + len(SEPARATOR) * (len(parts) - 1)
+
+
+def count(tokens: int) -> str:
+    """As short as it is still told apart: 950, 1.2k, 128k, 1.1M."""
+    for size, unit in ((1_000_000, "M"), (1000, "k")):
+        if tokens >= size:
+            number = tokens / size
+            return f"{number:.1f}{unit}" if number < 10 else f"{number:.0f}{unit}"
+    return str(tokens)
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"

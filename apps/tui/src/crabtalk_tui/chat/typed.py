@@ -1,0 +1,87 @@
+"""What was typed before: one file in the home, shared by all chats.
+
+A line is one message as a JSON string, so that messages of many lines survive. The file is bounded,
+and losing it loses convenience only: nothing here complains.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from prompt_toolkit.history import History
+
+MOST_ENTRIES = 1000
+MOST_BYTES = 1 << 20  # what is read; the file is cut back to it when it has twice as much
+LONGEST = 1 << 16  # a message beyond that was pasted, and is not asked for again
+
+
+class Typed(History):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def load_history_strings(self) -> Iterable[str]:
+        """The latest first."""
+        try:
+            with self._path.open("rb") as file:
+                return reversed(entries(tail(file.fileno())))
+        except OSError:
+            return ()
+
+    def append_string(self, string: str) -> None:
+        if string.strip() and string != next(iter(self._loaded_strings), None):
+            super().append_string(string)
+            del self._loaded_strings[MOST_ENTRIES:]
+
+    def store_string(self, string: str) -> None:
+        line = f"{json.dumps(string, ensure_ascii=False)}\n".encode(errors="replace")
+        if len(line) > LONGEST:
+            return
+        with suppress(OSError):
+            descriptor = locked(self._path)
+            try:
+                os.write(descriptor, line)
+                if os.fstat(descriptor).st_size > 2 * MOST_BYTES:
+                    self._cut_back(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _cut_back(self, descriptor: int) -> None:
+        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        lines = [json.dumps(entry, ensure_ascii=False) for entry in entries(tail(descriptor))]
+        fresh.touch(mode=0o600)
+        fresh.write_text("\n".join([*lines, ""]))
+        fresh.replace(self._path)
+
+
+def locked(path: Path) -> int:
+    """The file open to be appended to, by nobody else meanwhile."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Another chat may have put a shorter file in its place while this one waited.
+        if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+        os.close(descriptor)
+
+
+def tail(descriptor: int) -> bytes:
+    """The last of a file, from the beginning of a line on."""
+    size = os.fstat(descriptor).st_size
+    if size <= MOST_BYTES:
+        return os.pread(descriptor, size, 0)
+    return os.pread(descriptor, MOST_BYTES, size - MOST_BYTES).partition(b"\n")[2]
+
+
+def entries(data: bytes) -> list[str]:
+    """The oldest first; what cannot be read is left out."""
+    found = []
+    for line in data.splitlines()[-MOST_ENTRIES:]:
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, str):
+                found.append(entry)
+    return found

@@ -1,0 +1,64 @@
+"""crabtalk stats and reload: how the daemon is, and having it read its files anew."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .moments import age
+from .options import daemon, home_option, json_option
+from .screen import document, one_line, say, show, table
+
+
+@click.command()
+@home_option
+@json_option
+def stats(home: Path | None, in_json: bool) -> None:
+    """Say how the daemon is: since when it runs, what it does, what is wrong.
+
+    \b
+    Examples:
+      crabtalk stats
+      crabtalk stats --json
+    """
+    from crabtalk.transport import default_home
+
+    with daemon(home) as client:
+        version = client.hello().server_version
+        known = client.get_stats()
+    if in_json:
+        from .objects import as_object
+
+        document({"home": str(home or default_home()), "version": version, **as_object(known)})
+        return
+    rows = [
+        ("crabtalkd", f"{one_line(version)} in {home or default_home()}"),
+        ("runs", f"since {age(known.uptime_secs)}"),
+        ("model", one_line(known.active_model) or "none yet; `crabtalkd setup` helps with that"),
+        ("agents", str(known.registered_agents)),
+        ("conversations", f"{known.active_conversations} in memory, {known.runs} turns running"),
+        *(("problem", one_line(problem)) for problem in known.problems),
+    ]
+    show(table(rows))
+
+
+@click.command()
+@home_option
+@json_option
+def reload(home: Path | None, in_json: bool) -> None:
+    """Have the daemon read configuration and agents anew. Turns go on as they are.
+
+    \b
+    Examples:
+      crabtalk reload
+      crabtalk reload --json
+    """
+    with daemon(home) as client:
+        client.reload()
+        problems: list[Any] = list(client.get_stats().problems)
+    if in_json:
+        document({"problems": problems})
+        return
+    for problem in problems:
+        say(f"crabtalk: {one_line(problem)}")
+    say("reloaded, but for what is said above" if problems else "reloaded")

@@ -1,0 +1,163 @@
+"""What a transcript and its markdown draw, for tests: whole, in pieces, and without its colours."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from crabtalk.protocol import wire
+from crabtalk_tui.chat.flow import cells
+from crabtalk_tui.chat.look import PLAIN, Look
+from crabtalk_tui.chat.markdown import MarkdownStream
+from crabtalk_tui.chat.transcript import Transcript
+
+LOOKS = {"colour": Look(), "plain": PLAIN}
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def whole(text: str, width: int = 80, look: Look = PLAIN) -> list[str]:
+    stream = MarkdownStream(look)
+    stream.feed(text)
+    stream.finish()
+    return stream.take(width)
+
+
+def in_pieces(text: str, cuts: Iterable[int], width: int, look: Look = PLAIN) -> list[str]:
+    """Cut after so many characters each; after every piece lines are taken and the rest drawn."""
+    stream = MarkdownStream(look)
+    lines: list[str] = []
+    at = 0
+    for length in cuts:
+        stream.feed(text[at : at + length])
+        at += length
+        lines += stream.take(width)
+        stream.live(width)
+    stream.feed(text[at:])
+    stream.finish()
+    return lines + stream.take(width)
+
+
+def bare(lines: Iterable[str]) -> list[str]:
+    return [ESCAPE.sub("", line) for line in lines]
+
+
+def widest(lines: Iterable[str]) -> int:
+    return max((cells(line) for line in bare(lines)), default=0)
+
+
+class Drawn:
+    """A transcript with a clock of its own, and all it has given out."""
+
+    def __init__(self, width: int = 80, look: Look = PLAIN, *, has_keys: bool = True) -> None:
+        self.transcript = Transcript(look, has_keys=has_keys)
+        self.width = width
+        self.height = 20
+        self.now = 100.0
+        self.printed = ""
+
+    def feed(self, *events: wire.StreamEvent, after: float = 0.0) -> "Drawn":
+        for event in events:
+            self.now += after
+            self.transcript.feed(event, self.now)
+            self.take()
+        return self
+
+    def follow(self, *events: wire.AgentEventMsg, after: float = 0.0) -> "Drawn":
+        for event in events:
+            self.now += after
+            self.transcript.follow(event, self.now)
+            self.take()
+        return self
+
+    def take(self) -> str:
+        taken = self.transcript.take(self.width)
+        assert not taken or taken.endswith("\n")
+        self.printed += taken
+        return taken
+
+    @property
+    def live(self) -> list[str]:
+        self.take()
+        lines = self.transcript.live(self.width, self.height, self.now)
+        assert len(lines) <= self.height
+        return lines
+
+    @property
+    def lines(self) -> list[str]:
+        """All that was printed, without colours."""
+        self.take()
+        return bare(self.printed.splitlines())
+
+
+# ── Events ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def start(agent: str = "crab", run_id: str = "r1") -> wire.StreamEvent:
+    return wire.StreamEvent(start=wire.StreamStart(agent=agent, run_id=run_id))
+
+
+def said(*pieces: str, agent: str = "crab") -> list[wire.StreamEvent]:
+    """A segment of text, from its start to its end."""
+    return [
+        wire.StreamEvent(text_start=wire.TextStartEvent(agent=agent)),
+        *map(chunk, pieces),
+        wire.StreamEvent(text_end=wire.TextEndEvent(agent=agent)),
+    ]
+
+
+def chunk(text: str) -> wire.StreamEvent:
+    return wire.StreamEvent(chunk=wire.StreamChunk(content=text))
+
+
+def thought(*pieces: str) -> list[wire.StreamEvent]:
+    return [
+        wire.StreamEvent(thinking_start=wire.ThinkingStartEvent(agent="crab")),
+        *(wire.StreamEvent(thinking=wire.StreamThinking(content=piece)) for piece in pieces),
+        wire.StreamEvent(thinking_end=wire.ThinkingEndEvent(agent="crab")),
+    ]
+
+
+def call(name: str, arguments: str = "", call_id: str = "c1") -> wire.ToolCallInfo:
+    return wire.ToolCallInfo(name=name, arguments=arguments, id=call_id)
+
+
+def calls(*infos: wire.ToolCallInfo, early: bool = False) -> wire.StreamEvent:
+    return wire.StreamEvent(tool_start=wire.ToolStartEvent(calls=infos, early=early))
+
+
+def result(
+    output: str, call_id: str = "c1", *, milliseconds: int = 3200, is_error: bool = False
+) -> wire.StreamEvent:
+    return wire.StreamEvent(
+        tool_result=wire.ToolResultEvent(
+            call_id=call_id, output=output, duration_ms=milliseconds, is_error=is_error
+        )
+    )
+
+
+def complete() -> wire.StreamEvent:
+    return wire.StreamEvent(tools_complete=wire.ToolsCompleteEvent())
+
+
+def end(
+    reason: wire.StopReason = wire.STOP_REASON_COMPLETED, error: str = "", agent: str = "crab"
+) -> wire.StreamEvent:
+    return wire.StreamEvent(end=wire.StreamEnd(agent=agent, error=error, stop_reason=reason))
+
+
+def on_feed(
+    kind: wire.AgentEventKind,
+    run_id: str,
+    *,
+    agent: str = "worker",
+    parent: tuple[str, str, int] | None = None,
+    tools: Sequence[wire.ToolCallInfo] = (),
+    call_id: str = "",
+    content: str = "",
+) -> wire.AgentEventMsg:
+    """Of a run that `parent` set off: a run, a call in it, and which of its tasks."""
+    event = wire.AgentEventMsg(
+        agent=agent, run_id=run_id, kind=kind, tool_calls=tools, call_id=call_id, content=content
+    )
+    if parent is not None:
+        run, of_call, task = parent
+        event.parent.CopyFrom(wire.ParentRun(run_id=run, call_id=of_call, task=task))
+    return event

@@ -1,0 +1,304 @@
+"""A terminal: the `crabtalk` command in a pseudo-terminal of its own, and what a person sees of it.
+
+    async with chatting(home, size=(80, 24)) as terminal:
+        terminal.type("hello\r")
+        await terminal.until("heard: hello")
+
+What the command writes goes to an emulated screen with its scrollback. Waits are for what can be
+seen; none of them is a sleep.
+"""
+
+import asyncio
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import sys
+import termios
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyte
+
+from crabtalk.client import Client, connect
+from crabtalk_tui.chat.paper import REWRAPPING
+from tests.daemon.served import AGENTS, PATIENCE, prepare
+from tests.model_server import ModelServer, model_server
+
+BIN = Path(sys.executable).parent
+LINES = 100_000  # of scrollback
+
+Cells = Any  # pyte's: characters by column
+
+ENTER, ESCAPE, SPACE, TAB, BACKTAB, BACKSPACE = "\r", "\x1b", " ", "\t", "\x1b[Z", "\x7f"
+UP, DOWN, RIGHT, LEFT = "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D"
+ALT_ENTER = "\x1b\r"
+
+
+def ctrl(letter: str) -> str:
+    return chr(ord(letter.upper()) - 64)
+
+
+def pasted(text: str) -> str:
+    """As a terminal sends it that marks what is pasted."""
+    return f"\x1b[200~{text}\x1b[201~"
+
+
+class Screen(pyte.HistoryScreen):
+    """Knows faint text too, which it keeps as if it blinked: nothing here does."""
+
+    def select_graphic_rendition(self, *attrs: int) -> None:
+        if not {38, 48} & {*attrs}:  # a 2 among those is part of a colour
+            attrs = tuple({2: 5, 22: 25}.get(each, each) for each in attrs)
+        super().select_graphic_rendition(*attrs)
+
+
+class Terminal:
+    """What one sees and does at it."""
+
+    def __init__(self, master: int, process: asyncio.subprocess.Process, size: tuple[int, int]):
+        self.process = process
+        self.written = bytearray()  # by the command, as it came
+        self.columns, self.rows = size
+        self._screen = Screen(*size, history=LINES, ratio=0.5)
+        self._stream = pyte.ByteStream(self._screen)
+        self._master = master
+        self._news = asyncio.Event()
+        self._is_over = False
+        asyncio.get_running_loop().add_reader(master, self._read)
+
+    # ── Doing ───────────────────────────────────────────────────────────────────────────────
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def resize(self, columns: int, rows: int, *, rewraps: bool = False) -> None:
+        """As a window does: the screen first, then the command is told. What is too wide for it is
+        wrapped anew where the terminal `rewraps`, and else hidden."""
+        screen = self._screen
+        lines = [*screen.history.top, *(screen.buffer[y] for y in range(screen.lines))]
+        at, x = len(screen.history.top) + screen.cursor.y, screen.cursor.x
+        below = [y for y, line in enumerate(lines) if y > at and text_of(line, screen.columns)]
+        del lines[max(below, default=at) + 1 :]
+        if rewraps:
+            broken = [pieces(line, screen.columns, columns) for line in lines]
+            at = sum(map(len, broken[:at])) + x // columns
+            x %= columns
+            lines = [piece for line in broken for piece in line]
+        top = max(len(lines) - rows, 0)
+        screen.resize(rows, columns)
+        screen.history.top.clear()
+        screen.history.top.extend(lines[:top])
+        screen.buffer.clear()
+        for y, line in enumerate(lines[top:]):
+            screen.buffer[y] = line
+        screen.cursor.y, screen.cursor.x = at - top, min(x, columns - 1)
+        self.columns, self.rows = columns, rows
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    # ── Seeing ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def screen(self) -> list[str]:
+        """What is in view, row by row."""
+        return [line.rstrip() for line in self._screen.display]
+
+    @property
+    def scrollback(self) -> list[str]:
+        """What has left the view at the top, the oldest first."""
+        return [text_of(line, self._screen.columns) for line in self._screen.history.top]
+
+    @property
+    def lines(self) -> list[str]:
+        """All one can scroll to."""
+        return self.scrollback + self.screen
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def view(self) -> str:
+        return "\n".join(self.screen)
+
+    @property
+    def cursor(self) -> tuple[int, int]:
+        return self._screen.cursor.x, self._screen.cursor.y
+
+    def styles(self, text: str) -> set[str]:
+        """Colours and attributes of the cells in view where a text stands."""
+        found: set[str] = set()
+        for y, line in enumerate(self._screen.display):
+            for match in re.finditer(re.escape(text), line):
+                for x in range(match.start(), match.end()):
+                    cell = self._screen.buffer[y][x]
+                    found |= {cell.fg} | ({"bold"} if cell.bold else set())
+        return found
+
+    @property
+    def cells(self) -> list[list[pyte.screens.Char]]:
+        """What is in view, with its colours."""
+        return [
+            [self._screen.buffer[y][x] for x in range(self._screen.columns)]
+            for y in range(self._screen.lines)
+        ]
+
+    # ── Waiting ─────────────────────────────────────────────────────────────────────────────
+
+    async def until(self, text: str) -> None:
+        """Until it is in view, or was."""
+        await self.until_so(lambda: text in self.text, f"{text!r} to be seen")
+
+    async def until_view(self, text: str) -> None:
+        await self.until_so(lambda: text in self.view, f"{text!r} to be in view")
+
+    async def until_gone(self, text: str) -> None:
+        """Until it is not in view."""
+        await self.until_so(lambda: text not in self.view, f"{text!r} to go")
+
+    async def until_written(self, count: int) -> None:
+        """Until the command has written so many bytes in all."""
+        await self.until_so(lambda: len(self.written) >= count, f"{count} bytes")
+
+    async def until_so(self, claim: Callable[[], bool], what: str = "it") -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not claim():
+                    assert not self._is_over, f"it ended instead of {what}:\n{self.picture()}"
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"waited for {what}:\n{self.picture()}") from None
+
+    async def left(self) -> int:
+        """Its exit status, once it has ended by itself."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                status = await self.process.wait()
+                while not self._is_over:
+                    self._news.clear()
+                    await self._news.wait()
+                return status
+        except TimeoutError:
+            raise AssertionError(f"it does not end:\n{self.picture()}") from None
+
+    def picture(self) -> str:
+        rule = "+" + "-" * self.columns + "+"
+        rows = [f"|{line.ljust(self.columns)}|" for line in self.screen]
+        return "\n".join([*self.scrollback[-40:], rule, *rows, rule, f"cursor {self.cursor}"])
+
+    async def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._master)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.process.wait()
+        os.close(self._master)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # the last program at the terminal has left it
+            data = b""
+        if data:
+            self.written += data
+            self._stream.feed(data)
+        else:
+            self._is_over = True
+            asyncio.get_running_loop().remove_reader(self._master)
+        self._news.set()
+
+
+def text_of(line: Cells, width: int) -> str:
+    return "".join(line[x].data for x in range(width)).rstrip()
+
+
+def pieces(line: Cells, width: int, most: int) -> list[Cells]:
+    """A line, broken into as many as it takes."""
+    filled = max(len(text_of(line, width)), 1)
+    broken: list[Cells] = []
+    for first in range(0, filled, most):
+        piece: Cells = pyte.screens.StaticDefaultDict(line.default)
+        piece.update({x - first: line[x] for x in range(first, min(first + most, filled))})
+        broken.append(piece)
+    return broken
+
+
+@asynccontextmanager
+async def chatting(
+    home: Path,
+    *words: str | Path,
+    size: tuple[int, int] = (80, 24),
+    cwd: Path | None = None,
+    **env: str,
+) -> AsyncIterator[Terminal]:
+    """`crabtalk` at a terminal; `words` are more of its command line."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+    settled = dict.fromkeys(("COLORTERM", "NO_COLOR", *REWRAPPING), "")
+    settled |= {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
+    process = await asyncio.create_subprocess_exec(
+        *(BIN / "crabtalk", "--home", home, *words),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        cwd=cwd,
+        env={**os.environ, **settled, **env},
+    )
+    os.close(slave)
+    terminal = Terminal(master, process, size)
+    try:
+        yield terminal
+    finally:
+        await terminal.close()
+
+
+class Daemon:
+    """A `crabtalkd` of the tests' own, which can be killed and started again."""
+
+    model: ModelServer
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *(BIN / "crabtalkd", "run", "--home", self.home, "--tcp", "off"),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert self._process.stderr is not None
+        async with asyncio.timeout(PATIENCE):
+            line = await self._process.stderr.readline()
+        assert b"ready" in line, line
+
+    async def kill(self) -> None:
+        """Without a chance to say a word."""
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    def client(self) -> Client:
+        return connect(home=self.home, timeout=PATIENCE)
+
+
+@asynccontextmanager
+async def daemon(path: Path, *, agents: dict[str, str] | None = None) -> AsyncIterator[Daemon]:
+    """A daemon with a scripted model; agents are those of `served` unless told."""
+    home = path / "home"
+    async with model_server() as model:
+        config = f'[llm]\nbase_url = "{model.url}"\nmodel = "scripted"\nmax_retries = 0\n'
+        prepare(home, agents or AGENTS, config)
+        made = Daemon(home)
+        made.model = model
+        await made.start()
+        try:
+            yield made
+        finally:
+            await made.kill()

@@ -1,0 +1,87 @@
+"""Code in colours."""
+
+import pytest
+from pygments.lexers import get_all_lexers
+
+from crabtalk_tui.chat.flow import Span
+from crabtalk_tui.chat.highlight import Highlight
+from crabtalk_tui.chat.look import PLAIN, Look
+
+LOOK = Look()
+STYLES = LOOK.styles
+ODD = (
+    '/* x "a',
+    "'b' <a href=\"c\">{{ d }}</a>",
+    "\\ `e` #!/bin/sh",
+    "<<EOF",
+    "$x ${y} %s @z",
+    "*/ 日本 -- c",
+    "",
+    "    1.5e3",
+)
+
+
+def coloured(language: str, *lines: str) -> list[list[Span]]:
+    highlight = Highlight(LOOK, language)
+    return [highlight.line(line) for line in lines]
+
+
+def in_comments(line: list[Span]) -> str:
+    return "".join(text for text, style in line if style == STYLES.comment)
+
+
+@pytest.mark.req("chat.show.code")
+def test_keywords_strings_numbers_comments_and_names_differ() -> None:
+    (line,) = coloured("python", 'def tide(): return "high", 4 # m')
+    assert dict(line) | {"": ""} == {
+        "def": STYLES.keyword,
+        " ": "",
+        "tide": STYLES.defined,
+        "(": "",
+        ")": "",
+        ":": "",
+        "return": STYLES.keyword,
+        '"': STYLES.literal,
+        "high": STYLES.literal,
+        ",": "",
+        "4": STYLES.number,
+        "# m": STYLES.comment,
+        "": "",
+    }
+
+
+@pytest.mark.req("chat.show.code")
+def test_what_goes_on_over_lines_is_known_on_the_next() -> None:
+    _, inside, after = coloured("python", 'x = """a', "def b", '""" + 1')
+    assert inside == [("def b", STYLES.literal)]
+    assert ("1", STYLES.number) in after
+    for language in ("c", "js", "rust", "css", "java", "go", "ts", "sql"):
+        first, inside, last = coloured(language, "a /* if", "return 1", "2 */ b")
+        assert in_comments(first) == "/* if", language
+        assert in_comments(inside) == "return 1", language
+        assert in_comments(last) == "2 */", language
+
+
+def test_the_signs_of_a_comment_in_a_string_begin_none() -> None:
+    for language in ("js", "rust", "c", "java"):
+        _, after = coloured(language, 'x = "/*";', "return 1")
+        assert ("return", STYLES.keyword) in after, language
+
+
+def test_a_line_that_is_not_complete_leaves_no_trace() -> None:
+    highlight = Highlight(LOOK, "python")
+    highlight.peek('"""open')
+    assert highlight.line("def")[0] == ("def", STYLES.keyword)
+
+
+def test_a_language_nobody_knows_and_a_chat_without_colour_leave_code_as_it_is() -> None:
+    assert coloured("nosuch", "def x")[0] == [("def x", "")]
+    assert Highlight(PLAIN, "python").line("def x") == [("def x", "")]
+
+
+@pytest.mark.req("chat.show.code")
+def test_no_language_there_is_loses_a_character() -> None:
+    for _, aliases, _, _ in get_all_lexers():
+        highlight = Highlight(LOOK, aliases[0]) if aliases else Highlight(LOOK, "")
+        for line in ODD:
+            assert "".join(text for text, _ in highlight.line(line)) == line, aliases

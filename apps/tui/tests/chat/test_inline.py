@@ -1,0 +1,169 @@
+"""Emphasis, code, links and all that stands inside a paragraph."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from crabtalk_tui.chat.flow import Span
+from crabtalk_tui.chat.inline import Inline, read_whole
+from crabtalk_tui.chat.look import PLAIN, Look
+from crabtalk_tui.chat.reading import REACH
+
+LOOK = Look()
+STYLES = LOOK.styles
+MARKS = ["*", "**", "***", "_", "`", "``", "~~", "[", "](", "](u)", ")", "(", "!", "\\", "&amp;"]
+TEXTS = st.lists(
+    st.sampled_from([*MARKS, "<", "<br>", "&", "http", "s", "://", "h", "https://x.y", "\n", " "])
+    | st.sampled_from(["  \n", "a", "b c", "é", "日本", ".", "x_y"]),
+    max_size=16,
+).map("".join)
+# Each is read alike by an implementation of CommonMark that is not ours.
+SAMPLES = [
+    "a **b *c* d** e",
+    "***both***",
+    "*a **b** c*",
+    "**a *b***",
+    "**a*b*c**",
+    "snake_case_name and _this_",
+    "__init__ and 2 * 3 * 4",
+    "`code *with* marks` and `` a ` b ``",
+    "**bold `code` bold**",
+    "\\*not\\* \\`this\\`",
+    "**open and *never closed",
+    "a * b*",
+    "*(brackets)*, “*quotes*”",
+    "foo*bar*baz and foo_bar_baz",
+    "**日本語**です",
+    "&lt;b&gt; &copy; &nosuch;",
+    "``",
+    "*a `*` b*",
+    "x ~ y",
+    "****",
+    "*a**",
+]
+
+
+def without_colour(spans: list[Span]) -> str:
+    return "".join(text for text, _ in spans)
+
+
+def merged(spans: list[Span]) -> list[Span]:
+    out: list[Span] = []
+    for text, style in spans:
+        if out and out[-1][1] == style and "\n" not in (text, out[-1][0]):
+            out[-1] = (out[-1][0] + text, style)
+        else:
+            out.append((text, style))
+    return out
+
+
+def by_commonmark(text: str) -> list[Span]:
+    """As markdown-it reads it, in our styles."""
+    tokens = MarkdownIt("commonmark").parseInline(text)[0].children or []
+    strong = emphasis = 0
+    spans: list[Span] = []
+    for token in tokens:
+        strong += {"strong_open": 1, "strong_close": -1}.get(token.type, 0)
+        emphasis += {"em_open": 1, "em_close": -1}.get(token.type, 0)
+        if token.content:
+            styles = [STYLES.strong] * bool(strong) + [STYLES.emphasis] * bool(emphasis)
+            styles += [STYLES.code] if token.type == "code_inline" else []
+            spans.append((token.content, ";".join(styles)))
+    return merged(spans)
+
+
+@pytest.mark.req("chat.show.markdown")
+@pytest.mark.parametrize("text", SAMPLES)
+def test_marks_mean_what_commonmark_says(text: str) -> None:
+    assert merged(read_whole(text, LOOK)) == by_commonmark(text)
+
+
+@pytest.mark.req("chat.show.markdown")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[the tide](https://x.y/t)", "the tide (https://x.y/t)"),
+        ('[the tide](<a b> "title")', "the tide (a b)"),
+        ("[https://x.y](https://x.y)", "https://x.y"),
+        ("[wiki](https://x.y/a_(b))", "wiki (https://x.y/a_(b))"),
+        ("![a crab](crab.png)", "image: a crab (crab.png)"),
+        ("<https://x.y> <bo@x.y>", "https://x.y <bo@x.y>"),
+        ("<mailto:bo@x.y>", "bo@x.y"),
+        ("[no link] (here)", "[no link] (here)"),
+        ("[not](a link either)", "[not](a link either)"),
+        ("[*open](b)*", "*open (b)*"),
+    ],
+)
+def test_a_link_is_its_text_and_where_it_leads(text: str, shown: str) -> None:
+    assert without_colour(read_whole(text, LOOK)) == shown
+
+
+def test_an_address_is_set_off_without_the_stop_after_it() -> None:
+    assert merged(read_whole("see https://x.y/z_z_z. (http://a.b)", LOOK)) == [
+        ("see ", ""),
+        ("https://x.y/z_z_z", STYLES.link),
+        (". (", ""),
+        ("http://a.b", STYLES.link),
+        (")", ""),
+    ]
+
+
+def test_two_spaces_a_backslash_or_a_tag_end_a_line() -> None:
+    for text in ("a  \nb", "a\\\nb", "a<br>b", "a<BR />b"):
+        assert ("\n", "") in read_whole(text, LOOK), text
+    assert without_colour(read_whole("a\nb", LOOK)) == "a b"
+
+
+@pytest.mark.req("chat.show.plain")
+def test_without_colour_the_marks_stay() -> None:
+    for text in ("a **b *c* d** e", "`` a`b ``", "***both***", "~~gone~~", "*a **b** c*"):
+        assert without_colour(read_whole(text, PLAIN)) == text
+
+
+@pytest.mark.req("chat.show.hostile")
+def test_what_is_spelled_as_an_entity_is_shown_and_not_obeyed() -> None:
+    for text in ("&#27;[31m", "&#x1b;[31m", "&#x202e;abc", "&#155;", "&Tab;", "&NewLine;"):
+        shown = without_colour(read_whole(text, PLAIN))
+        assert not set(shown) & {"\x1b", "\u202e", "\x9b", "\t", "\n"}, text
+
+
+def test_what_is_not_closed_within_reach_is_no_mark() -> None:
+    near, far = "x" * (REACH - 10), "x" * (REACH + 10)
+    assert merged(read_whole(f"**{near}**", LOOK)) == [(near, STYLES.strong)]
+    assert merged(read_whole(f"**{far}**", LOOK)) == [(f"**{far}**", "")]
+    assert merged(read_whole(f"`{far}`", LOOK)) == [(f"`{far}`", "")]
+
+
+@pytest.mark.req("chat.show.live")
+def test_what_is_open_is_drawn_as_if_it_were_closed() -> None:
+    inline = Inline(LOOK)
+    inline.feed("a **bold wo")
+    assert inline.settled() == [("a ", "")]
+    assert inline.tail() == [("bold wo", STYLES.strong)]
+    inline.feed("rd** and `co")
+    assert merged(inline.settled()) == [("bold word", STYLES.strong), (" and ", "")]
+    assert inline.tail() == [("co", STYLES.code)]
+
+
+@pytest.mark.req("chat.show.stream_is_whole")
+@given(text=TEXTS, cuts=st.lists(st.integers(1, 5), max_size=40), has_colour=st.booleans())
+def test_pieces_mean_what_the_whole_means(text: str, cuts: list[int], has_colour: bool) -> None:
+    look = LOOK if has_colour else PLAIN
+    inline = Inline(look)
+    spans: list[Span] = []
+    at = 0
+    for cut in cuts:
+        inline.feed(text[at : at + cut])
+        at += cut
+        spans += inline.settled()
+        inline.tail()
+    inline.feed(text[at:])
+    spans += inline.settled(final=True)
+    assert merged(spans) == merged(read_whole(text, look))
+
+
+@given(text=st.text(alphabet="ab *_`~[]()!\\", max_size=40))
+def test_no_letter_is_lost(text: str) -> None:
+    shown = without_colour(read_whole(text, PLAIN))
+    assert [c for c in shown if c in "ab"] == [c for c in text if c in "ab"]

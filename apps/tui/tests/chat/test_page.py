@@ -1,0 +1,43 @@
+"""docs/terminal.md says what is so: every key, every command, every setting."""
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from crabtalk_tui.chat.command_table import COMMANDS
+from crabtalk_tui.chat.keys import KEYS
+from crabtalk_tui.chat.prices import Price
+from crabtalk_tui.chat.settings import Settings, settings_of
+
+PAGE = (Path(__file__).parents[4] / "docs" / "terminal.md").read_text(encoding="utf-8")
+
+
+def rows(section: str) -> list[str]:
+    """Of the table below a heading, without its head."""
+    body = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return [line for line in body.splitlines() if line.startswith("|")][2:]
+
+
+@pytest.mark.req("chat.page")
+def test_every_key_is_on_the_page_as_the_chat_has_it() -> None:
+    assert rows("Keys") == [f"| {key} | {what} |" for key, what in KEYS.items()]
+
+
+@pytest.mark.req("chat.page")
+def test_every_command_is_on_the_page_as_the_chat_has_it() -> None:
+    expected = [f"| `{command.usage}` | {command.about} |" for command in COMMANDS.values()]
+    assert rows("Commands") == expected
+
+
+@pytest.mark.req("chat.page")
+def test_every_setting_is_on_the_page_and_the_defaults_are_the_defaults() -> None:
+    block = PAGE.partition("```toml\n")[2].partition("```")[0]
+    document = tomllib.loads(block)
+    assert document.keys() == {field.name for field in fields(Settings)}
+    (prices,) = document["prices"].values()
+    assert prices.keys() == {field.name for field in fields(Price)}
+    settings = settings_of(document)
+    assert settings.compact_at == Settings().compact_at
+    assert settings.currency == Settings().currency

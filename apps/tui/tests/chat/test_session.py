@@ -1,0 +1,670 @@
+"""A session with a daemon that is a process of its own, killed where that is the question."""
+
+import asyncio
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from apps.tui.tests.chat.sessions import Heard, holder, kept, soon, talking
+from apps.tui.tests.chat.terminal import Daemon, daemon
+from crabtalk.client import connect
+from crabtalk.protocol import wire
+from crabtalk_tui.chat.session import Session
+from crabtalk_tui.chat.turn import Said, Turn
+from crabtalk_tui.complaints import CommandError
+from tests.daemon.served import PATIENCE, calling, within
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def asks(text: str) -> str:
+    question = {"question": text, "header": "Tide", "options": ["high", "low"]}
+    return calling([("ask_user", {"questions": [question]})])
+
+
+async def settled(heard: Heard, session: Session) -> None:
+    await heard.until(lambda: session.state == "ready")
+
+
+# ── Turns ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("chat.turn")
+async def test_a_turn_is_streamed_and_its_end_comes_back(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        assert session.agent == "crab"
+        saying = soon(session.say("!say high water\n!wait"))
+        await heard.until(lambda: heard.text == "high water")
+        assert session.state == "running"
+        await running.model.until_waiting()
+        running.model.release()
+        said = await within(saying)
+        assert said.end is not None
+        assert (said.end.model, said.end.stop_reason, said.unsent) == (
+            "scripted",
+            wire.STOP_REASON_COMPLETED,
+            "",
+        )
+        assert [event.WhichOneof("event") for event in heard.events] == [
+            *("start", "text_start", "chunk", "chunk", "text_end", "context_usage", "end")
+        ]
+        assert not session.is_busy
+        assert session.spending.total.read == said.end.usage.prompt_tokens > 0
+
+
+@pytest.mark.req("chat.turn")
+async def test_tools_work_where_the_chat_was_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beach").mkdir()
+    monkeypatch.chdir(tmp_path / "beach")
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        await within(session.say(calling([("bash", {"command": "pwd"})])))
+        (result,) = [e.tool_result for e in heard.events if e.HasField("tool_result")]
+        assert str(tmp_path / "beach") in result.output
+
+
+@pytest.mark.req("chat.turn.guest")
+async def test_a_guest_speaks_under_its_own_name(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        await within(session.say("!say I am twin", guest="twin"))
+        assert heard.ends[0].agent == "twin"
+        assert heard.text == "I am twin"
+
+
+@pytest.mark.req("chat.turn.steer")
+async def test_what_is_said_into_a_turn_is_read_by_it(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        saying = soon(session.say("!say so\n!wait"))
+        await running.model.until_waiting()
+        assert await session.steer("!say and now this")
+        running.model.release()
+        await within(saying)
+        steered = [e.user_steered.content for e in heard.events if e.HasField("user_steered")]
+        assert steered == ["!say and now this"]
+        assert heard.text == "soand now this"
+
+
+@pytest.mark.req("chat.turn.steer")
+async def test_what_comes_after_a_turn_is_not_taken_for_steering(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
+        assert not await session.steer("too late")
+        await within(session.say("hello"))
+        assert not await session.steer("too late")
+        assert ("user", "too late") not in await kept(session.client)
+
+
+@pytest.mark.req("chat.turn.stop")
+async def test_stop_ends_the_turn_and_what_was_said_stays(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        saying = soon(session.say("!say one\n!hang"))
+        await heard.until(lambda: heard.text == "one")
+        await session.stop()
+        said = await within(saying)
+        assert said.end is not None
+        assert said.end.stop_reason == wire.STOP_REASON_CANCELLED
+        assert said.unsent == ""
+        assert (await kept(session.client))[0] == ("user", "!say one\n!hang")
+        assert (await within(session.say("!say two"))).end is not None
+
+
+@pytest.mark.req("chat.turn.stop.own")
+async def test_a_turn_that_waits_for_anothers_is_stopped_without_stopping_that(
+    tmp_path: Path,
+) -> None:
+    async with (
+        daemon(tmp_path) as running,
+        talking(running.home) as (session, heard),
+        running.client() as other,
+    ):
+        theirs = soon(other.send("crab", '!tool set_title {"title": "t"}\n!then\n!wait\n!say mine'))
+        await running.model.until_waiting()
+        await until_happened(session)
+        saying = soon(session.say("me too"))
+        await heard.until(lambda: bool(heard.events))
+        await session.stop()
+        said = await within(saying)
+        assert (said.end, said.unsent) == (None, "me too")
+        assert heard.ends[-1].stop_reason == wire.STOP_REASON_CANCELLED
+        running.model.release()
+        assert (await within(theirs)).content == "mine"
+        assert ("user", "me too") not in await kept(session.client)
+
+
+async def until_happened(session: Session) -> None:
+    """Until the feed has brought something, of which no listener is told."""
+    async with asyncio.timeout(PATIENCE):
+        while not session.happened:
+            await session.client.ping()
+
+
+@pytest.mark.req("chat.refused")
+async def test_what_the_daemon_refuses_comes_back_with_its_sentence(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        said = await within(session.say("hello", tool_choice="sing"))
+        assert (said.end, said.unsent) == (None, "hello")
+        ((sentence, kind),) = heard.notices
+        assert "no tool called 'sing'" in sentence
+        assert kind == "error"
+        assert len(heard.ends) == 1
+
+
+@pytest.mark.req("chat.turn.error")
+async def test_a_turn_that_fails_ends_with_the_models_sentence(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
+        said = await within(session.say("!status 401 wrong key"))
+        assert said.end is not None
+        assert "wrong key" in said.end.error
+
+
+@pytest.mark.req("chat.refused")
+async def test_what_failed_before_it_was_kept_comes_back(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
+        said = await within(session.say("hello", guest="nobody"))
+        assert said.end is not None
+        assert "nobody" in said.end.error
+        assert said.unsent == "hello"
+        assert await session.history() == []
+        said = await within(session.say("!status 401 wrong key"))
+        assert said.unsent == ""
+
+
+@pytest.mark.req("chat.turn.left")
+async def test_leaving_takes_the_turn_along(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running:
+        async with talking(running.home) as (session, heard):
+            saying = soon(session.say("!say one\n!hang"))
+            await heard.until(lambda: heard.text == "one")
+        await asyncio.wait([saying])
+        await running.model.until_hung_up()
+        async with running.client() as client:
+            assert (await kept(client))[0] == ("user", "!say one\n!hang")
+
+
+# ── Questions ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("chat.ask")
+async def test_a_question_is_answered_from_the_form(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        saying = soon(session.say(asks("Which tide?")))
+        await heard.until(lambda: len(session.questions) == 1)
+        (question,) = session.questions
+        assert question.ask.questions[0].question == "Which tide?"
+        assert await session.reply(question.ask_id, {"Which tide?": "low"})
+        assert len(session.questions) == 0
+        await within(saying)
+        (result,) = [e.tool_result for e in heard.events if e.HasField("tool_result")]
+        assert json.loads(result.output) == {"Which tide?": "low"}
+
+
+@pytest.mark.req("chat.ask.earlier")
+async def test_a_question_from_before_the_chat_is_picked_up(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, running.client() as other:
+        theirs = soon(other.send("crab", asks("Which tide?")))
+        await running.model.until_asked()
+        async with talking(running.home) as (session, heard):
+            await heard.until(lambda: len(session.questions) == 1)
+            (question,) = session.questions
+            assert await session.reply(question.ask_id, "low")
+            await within(theirs)
+        assert ("tool", "low") in await kept(other)
+
+
+@pytest.mark.req("chat.ask.delegate")
+async def test_a_delegates_question_is_answered_where_it_was_asked(tmp_path: Path) -> None:
+    script = calling([("delegate", {"tasks": [{"agent": "twin", "message": asks("Which tide?")}]})])
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        saying = soon(session.say(script))
+        await heard.until(lambda: len(session.questions) == 1)
+        (question,) = session.questions
+        assert question.agent == "twin"
+        assert await session.reply(question.ask_id, {"Which tide?": "low"})
+        await within(saying)
+        await heard.until(lambda: any(event.kind == wire.DONE for event in heard.feed))
+        outputs = [event.tool_output for event in heard.feed if event.kind == wire.TOOL_RESULT]
+        assert json.loads(outputs[0]) == {"Which tide?": "low"}
+
+
+@pytest.mark.req("chat.ask")
+async def test_an_answer_nobody_waits_for_is_said_to_be_late(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        assert await session.reply("gone-1", "yes")
+        assert "nobody waits" in heard.sentences
+
+
+@pytest.mark.req("chat.ask.elsewhere")
+async def test_a_question_answered_elsewhere_is_gone_here(tmp_path: Path) -> None:
+    async with (
+        daemon(tmp_path) as running,
+        talking(running.home) as (session, heard),
+        running.client() as other,
+    ):
+        saying = soon(session.say(asks("Which tide?")))
+        await heard.until(lambda: len(session.questions) == 1)
+        await other.reply_to_ask("crab", "low")
+        await heard.until(lambda: len(session.questions) == 0)
+        await within(saying)
+
+
+# ── Following ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("chat.follow")
+async def test_runs_that_a_turn_set_off_are_followed_and_no_others(tmp_path: Path) -> None:
+    inner = calling([("delegate", {"tasks": [{"agent": "twin", "message": "!say deep"}]})])
+    script = calling([("delegate", {"tasks": [{"agent": "twin", "message": inner}]})])
+    async with (
+        daemon(tmp_path) as running,
+        talking(running.home) as (session, heard),
+        running.client() as other,
+    ):
+        await other.send("twin", "!say by the way", sender="bo")
+        await within(session.say(script))
+        await heard.until(lambda: sum(e.kind == wire.DONE for e in heard.feed) == 2)
+        said = "".join(e.content for e in heard.feed if e.kind == wire.TEXT_DELTA)
+        assert "deep" in said
+        assert "by the way" not in said
+        own = heard.events[0].start.run_id
+        parents = {e.run_id: e.parent.run_id for e in heard.feed if e.run_id != own}
+        child, grandchild = sorted(parents, key=lambda run: parents[run] != own)
+        assert parents == {child: own, grandchild: child}
+        # Of the turn itself only what its stream does not have.
+        kinds = {event.kind for event in heard.feed if event.run_id == own}
+        assert kinds <= {wire.REFUSED, wire.TOOL_PROGRESS}
+
+
+# ── What became of a turn ──────────────────────────────────────────────────────────────────────
+
+
+def message(text: str, role: str = "user") -> wire.ConversationMessage:
+    return wire.ConversationMessage(role=role, content=text)
+
+
+@pytest.mark.req("chat.cut.kept")
+@pytest.mark.parametrize("is_safe", [True, False])
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [("hello", "hello"), ("/tides in June", 'in June\n\n<skill name="tides">\n…\n</skill>')],
+)
+def test_a_message_that_is_there_is_never_sent_again(text: str, stored: str, is_safe: bool) -> None:
+    answer = [message("so", "assistant")]
+    verdict = Turn(text).judged([message(stored), *answer], is_safe=is_safe)
+    assert verdict.said == Said(None)
+    assert list(verdict.answer) == answer
+
+
+@pytest.mark.req("chat.cut.unkept")
+def test_a_message_that_is_not_there_is_sent_again_only_when_that_is_certain() -> None:
+    assert Turn("hello").judged([], is_safe=True).said is None
+    # The same daemon may be about to keep it.
+    assert Turn("hello").judged([], is_safe=False).said == Said(None, "hello")
+    # What somebody else said may be what a skill made of ours.
+    others = [message("something else")]
+    assert Turn("hello").judged(others, is_safe=True).said == Said(None, "hello")
+
+
+@pytest.mark.req("chat.cut.steers")
+def test_steering_comes_back_unless_it_was_read() -> None:
+    turn = Turn("hello", steers=["left", "right"])
+    stored = [message("hello"), message("left"), message("ok", "assistant")]
+    assert turn.judged(stored, is_safe=True).said == Said(None, "right")
+
+
+# ── A daemon that goes away ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("chat.cut.kept")
+async def test_a_turn_whose_daemon_dies_is_kept_and_not_sent_again(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        await within(session.say("hello"))
+        saying = soon(session.say("!say half an\n!hang"))
+        await heard.until(lambda: heard.text.endswith("half an"))
+        await running.kill()
+        await heard.until(lambda: session.state == "away")
+        await running.start()
+        said = await within(saying)
+        assert (said.end, said.unsent) == (None, "")
+        assert (heard.ends[-1].stop_reason, heard.ends[-1].error) == (0, "")
+        assert "the daemon went away" in heard.sentences
+        assert "the daemon is back" in heard.sentences
+        assert "your message is kept and not sent again" in heard.sentences
+        assert await kept(session.client) == [
+            ("user", "hello"),
+            ("assistant", "heard: hello"),
+            ("user", "!say half an\n!hang"),
+        ]
+        assert running.model.asked == 2
+        assert (await within(session.say("go on"))).end is not None
+        assert heard.text.endswith("heard: go on")
+
+
+@pytest.mark.req("chat.cut.kept")
+async def test_what_tools_had_done_before_the_daemon_died_is_told(tmp_path: Path) -> None:
+    script = '!tool bash {"command": "echo waves"}\n!then\n!say so\n!hang'
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        saying = soon(session.say(script))
+        await heard.until(lambda: heard.text == "so")
+        await running.kill()
+        await running.start()
+        await within(saying)
+        assert [message.role for message in heard.messages] == ["assistant", "tool"]
+        assert "2 messages that followed it" in heard.sentences
+        assert [role for role, _ in await kept(session.client)] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.req("chat.cut.unkept")
+async def test_a_message_no_daemon_kept_is_sent_again_once(tmp_path: Path) -> None:
+    """It waits behind another turn: what waits is not kept yet."""
+    async with (
+        daemon(tmp_path) as running,
+        talking(running.home) as (session, heard),
+        running.client() as other,
+    ):
+        theirs = soon(other.send("crab", "!hang"))
+        await running.model.until_asked()
+        saying = soon(session.say("me too"))
+        await heard.until(lambda: bool(heard.events))
+        await running.kill()
+        await asyncio.wait([theirs])
+        theirs.exception()
+        await running.start()
+        said = await within(saying)
+        assert said.end is not None
+        assert "it is sent again" in heard.sentences
+        assert await kept(session.client) == [
+            ("user", "!hang"),
+            ("user", "me too"),
+            ("assistant", "heard: me too"),
+        ]
+
+
+FRAGILE = """
+import asyncio, os, sys
+from pathlib import Path
+from crabtalk.protocol import NotFoundError, Server, wire
+from crabtalk.transport import RunFiles
+from tests.scripted import listening
+
+files = RunFiles.of(Path(sys.argv[1]))
+
+class Fragile(Server):
+    async def ping(self, request):
+        return None
+
+    async def list_agents(self, request):
+        return wire.AgentList(agents=[wire.AgentInfo(name="crab")])
+
+    async def list_messages(self, request):
+        raise NotFoundError("nothing was said")
+
+    async def stream(self, request):
+        with (files.directory / "asked").open("a") as file:
+            file.write(request.content)
+        os._exit(1)
+        yield
+
+async def main():
+    files.socket.unlink(missing_ok=True)
+    files.lock.write_text(str(os.getpid()))
+    async with listening(Fragile(), files.socket):
+        print("ready", flush=True)
+        await asyncio.get_running_loop().create_future()
+
+asyncio.run(main())
+"""
+
+
+async def serve_again_and_again(home: Path, is_ready: asyncio.Event) -> None:
+    """A daemon that keeps nothing and dies of every turn, and its next of kin."""
+    while True:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", FRAGILE, home), stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        try:
+            await process.stdout.readline()
+            is_ready.set()
+            await process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.communicate()
+
+
+@pytest.mark.req("chat.cut.unkept")
+async def test_a_message_that_takes_daemons_down_is_sent_twice_and_no_more(home: Path) -> None:
+    (home / "run").mkdir(mode=0o700, parents=True)
+    is_ready = asyncio.Event()
+    serving = soon(serve_again_and_again(home, is_ready))
+    try:
+        await within(is_ready.wait())
+        async with talking(home, start=False) as (session, heard):
+            said = await within(session.say("boom "))
+            assert (said.end, said.unsent) == (None, "boom ")
+            assert "it is sent again" in heard.sentences
+            assert "it is in the input again" in heard.sentences
+            assert (home / "run" / "asked").read_text() == "boom boom "
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+@pytest.mark.req("chat.cut.steers")
+async def test_steering_that_died_with_the_daemon_comes_back(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        saying = soon(session.say("!say so\n!hang"))
+        await heard.until(lambda: heard.text == "so")
+        assert await session.steer("and the moon?")
+        await running.kill()
+        assert await session.steer("and the sun?")
+        await running.start()
+        said = await within(saying)
+        assert said.unsent == "and the moon?\n\nand the sun?"
+        assert [text for _, text in await kept(session.client)] == ["!say so\n!hang"]
+
+
+@pytest.mark.req("chat.cut.starts")
+async def test_a_daemon_that_died_is_started_again_by_the_chat(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        before = holder(running.home)
+        saying = soon(session.say("!say half an\n!hang"))
+        await heard.until(lambda: heard.text == "half an")
+        await running.kill()
+        said = await within(saying)
+        assert said.end is None
+        assert holder(running.home) not in (before, 0)
+        assert "started crabtalkd" in heard.sentences
+        assert (await within(session.say("still there?"))).end is not None
+
+
+@pytest.mark.req("chat.cut.no_start")
+async def test_without_leave_to_start_one_it_waits_and_esc_gives_the_words_back(
+    tmp_path: Path,
+) -> None:
+    async with daemon(tmp_path) as running, talking(running.home, start=False) as (session, heard):
+        await running.kill()
+        await heard.until(lambda: session.state == "away")
+        saying = soon(session.say("anybody?"))
+        await heard.until(lambda: "start one with" in heard.sentences)
+        await session.stop()
+        said = await within(saying)
+        assert (said.end, said.unsent) == (None, "anybody?")
+        await running.start()
+        await settled(heard, session)
+        assert (await within(session.say("hello"))).end is not None
+        assert [text for _, text in await kept(session.client)] == ["hello", "heard: hello"]
+
+
+@pytest.mark.req("chat.cut.stopped")
+async def test_a_daemon_that_was_stopped_is_left_alone_until_something_is_said(
+    tmp_path: Path,
+) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        await stopped(running)
+        await heard.until(lambda: "what you say next starts it" in heard.sentences)
+        assert holder(running.home) == 0
+        assert (await within(session.say("hello"))).end is not None
+        assert holder(running.home) != 0
+
+
+async def stopped(running: Daemon) -> None:
+    """In good order."""
+    process = running._process
+    assert process is not None
+    process.terminate()
+    async with asyncio.timeout(PATIENCE):
+        await process.wait()
+
+
+@pytest.mark.req("chat.follow.again")
+async def test_questions_and_the_feed_survive_a_restart(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        saying = soon(session.say(asks("Which tide?")))
+        await heard.until(lambda: len(session.questions) == 1)
+        await running.kill()
+        await running.start()
+        await within(saying)
+        assert len(session.questions) == 0
+        async with running.client() as other:
+            theirs = soon(other.send("crab", asks("And now?")))
+            await heard.until(lambda: len(session.questions) == 1)
+            (question,) = session.questions
+            assert await session.reply(question.ask_id, "high")
+            await within(theirs)
+
+
+@pytest.mark.req("chat.cut.kept")
+async def test_a_turn_that_a_stopping_daemon_ends_is_kept_too(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        await configured(running, heard, session, "drain_timeout = 0.1")
+        saying = soon(session.say("!say half an\n!hang"))
+        await heard.until(lambda: heard.text == "half an")
+        await stopped(running)
+        await running.start()
+        said = await within(saying)
+        assert (said.end, said.unsent) == (None, "")
+        assert "your message is kept and not sent again" in heard.sentences
+        assert len(await kept(session.client)) == 1
+
+
+@pytest.mark.req("chat.refused")
+async def test_a_daemon_that_is_full_gives_the_words_back(tmp_path: Path) -> None:
+    async with (
+        daemon(tmp_path) as running,
+        talking(running.home) as (session, heard),
+        running.client() as other,
+    ):
+        await configured(running, heard, session, "runs = 1")
+        theirs = soon(other.send("twin", "!wait"))
+        await running.model.until_waiting()
+        said = await within(session.say("hello"))
+        assert (said.end, said.unsent) == (None, "hello")
+        assert "try again later" in heard.sentences
+        running.model.release()
+        await within(theirs)
+        assert (await within(session.say("hello"))).end is not None
+
+
+async def configured(running: Daemon, heard: Heard, session: Session, limit: str) -> None:
+    """The daemon again, with another limit."""
+    await running.kill()
+    with (running.home / "config.toml").open("a") as file:
+        file.write(f"[limits]\n{limit}\n")
+    await heard.until(lambda: session.state == "away")
+    await running.start()
+    await settled(heard, session)
+
+
+@pytest.mark.req("chat.cut.random")
+@pytest.mark.slow
+async def test_nothing_is_lost_or_doubled_however_often_the_daemon_dies(tmp_path: Path) -> None:
+    """Killed at moments spread over a turn, from before it is kept until after its end."""
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        for number in range(40):
+            text = f"message {number}\n!chunks 20 200"
+            saying = soon(session.say(text))
+            await asyncio.sleep(number * 0.003)
+            await running.kill()
+            await running.start()
+            said = await within(saying)
+            found = [said for role, said in await everything(session) if role == "user"]
+            count = found.count(text)
+            assert count == (0 if said.unsent else 1), heard.sentences
+
+
+async def everything(session: Session) -> list[tuple[str, str]]:
+    return [(m.role, m.content) for m in await session.history(1000)]
+
+
+# ── Opening ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("chat.open.starts")
+async def test_opening_starts_a_daemon_and_says_one_line(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running:
+        await running.kill()
+        async with talking(running.home) as (session, heard):
+            await heard.until(lambda: bool(heard.notices))
+            ((sentence, kind),) = heard.notices
+            assert sentence.startswith("started crabtalkd in ")
+            assert kind == "info"
+            assert (await within(session.say("hello"))).end is not None
+
+
+@pytest.mark.req("chat.open.starts")
+async def test_opening_without_a_daemon_and_without_leave_to_start_one_is_a_sentence(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(CommandError, match="start one with"):
+        async with talking(tmp_path / "home", start=False):
+            pass
+
+
+@pytest.mark.req("chat.open.agent")
+async def test_the_agent_is_the_one_named_else_crab_else_the_first(tmp_path: Path) -> None:
+    agents = {"owl": 'prompt = "You are owl."\n', "twin": 'prompt = "You are twin."\n'}
+    async with daemon(tmp_path, agents=agents) as running:
+        async with talking(running.home) as (session, _):
+            assert session.agent == "owl"
+        async with talking(running.home, agent="twin") as (session, _):
+            assert session.agent == "twin"
+        with pytest.raises(CommandError, match="no agent is called 'crab'; there are: owl, twin"):
+            async with talking(running.home, agent="crab"):
+                pass
+
+
+@pytest.mark.req("chat.open.history")
+async def test_a_chat_opens_with_the_last_of_what_was_said(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
+        assert await session.history() == []
+        for word in ("one", "two", "three"):
+            await within(session.say(word))
+        texts = [message.content for message in await session.history(3)]
+        assert texts == ["heard: two", "three", "heard: three"]
+
+
+@pytest.mark.req("chat.sender")
+async def test_another_sender_is_another_conversation(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home, sender="bo") as (session, _):
+        await within(session.say("hello"))
+        assert len(await session.history()) == 2
+        async with connect(home=running.home) as client:
+            assert await kept(client, sender="bo") == [
+                ("user", "hello"),
+                ("assistant", "heard: hello"),
+            ]
+            assert [c.sender for c in (await client.list_conversations()).conversations] == ["bo"]
+
+
+@pytest.mark.req("chat.catalogue")
+async def test_names_are_there_for_completion_and_follow_changes(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        assert session.catalogue.has_agent("twin")
+        await heard.until(lambda: session.model == "scripted")
+        await session.client.create_agent("owl", "You are owl.")
+        await within(session.say("hello"))
+        await heard.until(lambda: session.catalogue.has_agent("owl"))

@@ -1,0 +1,85 @@
+"""The status line: what stays of it when there is little room."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_toolkit.utils import get_cwidth
+
+from crabtalk_tui.chat.status import State, Status, count, duration
+
+
+def shown(status: Status, width: int = 80) -> str:
+    return "".join(text for _, text in status.line(width))
+
+
+@pytest.mark.req("chat.status")
+def test_it_tells_agent_model_context_cost_and_state() -> None:
+    status = Status("crab", "qwen3", 12_345, 100_000, "$0.02")
+    assert shown(status) == "crab · qwen3 · █░░░░░░░ 12k/100k · $0.02 · ready"
+    assert shown(Status("crab")) == "crab · ready"
+    assert shown(Status("crab", "qwen3", 950)) == "crab · qwen3 · 950 tokens · ready"
+
+
+@pytest.mark.req("chat.status.compact")
+def test_it_points_to_compact_past_the_users_own_threshold() -> None:
+    below = Status("crab", context=999, compact_at=1000)
+    beyond = Status("crab", context=1000, compact_at=1000)
+    never = Status("crab", context=10**9)
+    assert "/compact" in shown(beyond, 40)
+    assert "/compact" not in shown(below)
+    assert "/compact" not in shown(never)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("running", "3s Esc stops"),
+        ("stopping", "stopping"),
+        ("asking", "a question waits: Enter"),
+        ("away", "no daemon"),
+    ],
+)
+@pytest.mark.req("chat.status")
+def test_it_tells_what_goes_on_even_in_40_columns(state: State, words: str) -> None:
+    status = Status("crab", "a-model-with-a-long-name", 1_234_567, 2_000_000, "$12.34", state, 3.2)
+    assert words in shown(status, 40)
+    assert "crab" in shown(status, 40)
+
+
+def test_a_hint_outlives_the_rest() -> None:
+    status = Status("crab", "qwen3", 12_345, state="running", hint="Esc again leaves")
+    assert shown(status, 40) == "crab · 0s Esc stops · Esc again leaves"
+    assert shown(status, 35) == "0s Esc stops · Esc again leaves"
+
+
+@given(
+    st.builds(
+        Status,
+        st.text(min_size=1, max_size=40),
+        st.text(max_size=40),
+        st.integers(0, 2**40),
+        st.integers(0, 2**40),
+        st.sampled_from(["", "$0.01", "$1,234.56"]),
+        st.sampled_from(["ready", "running", "stopping", "asking", "away"]),
+        st.floats(0, 1e6),
+        st.integers(0, 16),
+        st.sampled_from(["", "Ctrl+C again leaves"]),
+        st.booleans(),
+    ),
+    st.integers(1, 120),
+)
+@pytest.mark.req("chat.status")
+def test_it_is_never_wider_than_the_terminal(status: Status, width: int) -> None:
+    assert get_cwidth(shown(status, width)) <= width
+    assert "\n" not in shown(status, width)
+
+
+def test_numbers_are_short() -> None:
+    assert [count(n) for n in (0, 950, 1234, 12_345, 1_234_567)] == [
+        "0",
+        "950",
+        "1.2k",
+        "12k",
+        "1.2M",
+    ]
+    assert [duration(s) for s in (0.4, 59, 61, 3725)] == ["0s", "59s", "1m01s", "1h02m"]

@@ -1,0 +1,227 @@
+"""The chat at a terminal: typing, streaming, the scrollback, steering, stopping, leaving."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from apps.tui.tests.chat.terminal import (
+    ALT_ENTER,
+    ENTER,
+    ESCAPE,
+    UP,
+    Terminal,
+    chatting,
+    ctrl,
+    daemon,
+)
+
+SIZES = [(80, 24), (40, 15)]
+at_both_sizes = pytest.mark.parametrize("size", SIZES, ids=["80x24", "40x15"])
+STAMP = re.compile(r"\b\d{19}\b")
+
+
+async def said(terminal: Terminal, text: str) -> None:
+    """Types a message and sends it, once the chat is ready for one."""
+    await terminal.until_view("ready")
+    terminal.type(text + ENTER)
+
+
+@at_both_sizes
+@pytest.mark.req("chat.talk")
+async def test_what_is_typed_is_answered_and_the_prompt_is_ready_again(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
+        await said(terminal, "good morning")
+        await terminal.until("heard: good morning")
+        await terminal.until_view("ready")
+        await said(terminal, "and good night")
+        await terminal.until("heard: and good night")
+        await terminal.until_view("ready")
+        terminal.type(ctrl("D"))
+        assert await terminal.left() == 0
+        async with served.client() as client:
+            page = await client.list_messages("crab")
+        assert [message.content for message in page.messages] == [
+            "good morning",
+            "heard: good morning",
+            "and good night",
+            "heard: and good night",
+        ]
+
+
+@at_both_sizes
+@pytest.mark.req("chat.scrollback")
+async def test_all_that_streamed_is_in_the_scrollback_once_and_in_order(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
+        await said(terminal, "!chunks 400 0")
+        await terminal.until_view("ready")
+        await said(terminal, "!chunks 400 2000")
+        await terminal.until_so(lambda: len(STAMP.findall(terminal.text)) >= 800)
+        await terminal.until_view("ready")
+        terminal.type(ctrl("D"))
+        assert await terminal.left() == 0
+        async with served.client() as client:
+            page = await client.list_messages("crab")
+        spoken = " ".join(m.content for m in page.messages if m.role == "assistant")
+        assert STAMP.findall(terminal.text) == STAMP.findall(spoken)
+        assert len(terminal.scrollback) > 0
+        # Nothing of what was drawn below is left above.
+        assert terminal.text.count("Esc stops") == 0
+        assert "ready" not in terminal.text
+
+
+@pytest.mark.req("chat.scrollback")
+async def test_what_was_on_the_terminal_before_stays_there(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        for number in range(12):
+            await said(terminal, f"message number {number}.")
+            await terminal.until(f"heard: message number {number}.")
+        answers = re.findall(r"heard: message number (\d+)\.", terminal.text)
+        assert answers == [str(number) for number in range(12)]
+        assert "\x1b[2J" not in terminal.written.decode()
+        assert "\x1b[?1049" not in terminal.written.decode()
+
+
+@at_both_sizes
+@pytest.mark.req("chat.steer")
+async def test_what_is_typed_while_it_runs_steers_the_turn(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
+        await said(terminal, '!say begun\n!wait\n!tool bash {"command": "true"}')
+        await served.model.until_waiting()
+        await terminal.until_view("Esc stops")
+        terminal.type("rather this way" + ENTER)
+        await terminal.until_view("rather this way")
+        async with served.client() as client:
+            stats = await client.get_stats()
+        assert stats.runs == 1
+        served.model.release()
+        await terminal.until("heard: rather this way")
+        await terminal.until_view("ready")
+        assert served.model.asked == 2
+
+
+@at_both_sizes
+@pytest.mark.parametrize("key", [ESCAPE, ctrl("C")], ids=["Esc", "Ctrl+C"])
+@pytest.mark.req("chat.stop")
+async def test_a_key_stops_the_turn_and_what_was_typed_is_still_there(
+    tmp_path: Path, size: tuple[int, int], key: str
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
+        await said(terminal, "!say begun\n!wait\n!say never")
+        await served.model.until_waiting()
+        terminal.type("half a thought")
+        await terminal.until_view("> half a thought")
+        terminal.type(key)
+        await served.model.until_hung_up()
+        await terminal.until_view("ready")
+        assert "> half a thought" in terminal.view
+        await terminal.until_gone("again leaves")
+        terminal.type(", and the rest" + ENTER)
+        await terminal.until("heard: half a thought, and the rest")
+
+
+@pytest.mark.parametrize("key", [ESCAPE, ctrl("C")], ids=["Esc", "Ctrl+C"])
+@pytest.mark.req("chat.stop")
+async def test_the_key_once_more_leaves_and_what_was_typed_is_found_next_time(
+    tmp_path: Path, key: str
+) -> None:
+    async with daemon(tmp_path) as served:
+        async with chatting(served.home) as terminal:
+            await said(terminal, "!say begun\n!wait")
+            await served.model.until_waiting()
+            terminal.type("half a thought")
+            await terminal.until_view("> half a thought")
+            terminal.type(key)
+            await terminal.until_view("again leaves")
+            terminal.type(key)
+            assert await terminal.left() == 0
+        async with chatting(served.home) as terminal:
+            await terminal.until_view("ready")
+            terminal.type(UP)
+            await terminal.until_view("> half a thought")
+
+
+@pytest.mark.req("chat.stop")
+async def test_with_nothing_to_stop_the_first_ctrl_c_only_warns(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        await terminal.until_view("ready")
+        terminal.type("words" + ctrl("C"))
+        await terminal.until_view("Ctrl+C again leaves")
+        assert "> words" in terminal.view
+        terminal.type(ctrl("C"))
+        assert await terminal.left() == 0
+
+
+@pytest.mark.req("chat.leave")
+async def test_ctrl_d_leaves_only_when_nothing_is_typed(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        await terminal.until_view("ready")
+        terminal.type("x" + ctrl("D") + "y")
+        await terminal.until_view("> xy")
+        terminal.type("\x7f\x7f" + ctrl("D"))
+        assert await terminal.left() == 0
+
+
+@pytest.mark.req("chat.leave")
+async def test_quit_leaves(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        await said(terminal, "/quit")
+        assert await terminal.left() == 0
+
+
+@at_both_sizes
+@pytest.mark.req("chat.guest")
+async def test_a_name_after_an_at_sign_has_another_agent_answer(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
+        await said(terminal, "hello")
+        await terminal.until("heard: hello")
+        await said(terminal, "@twin !say twin was here")
+        await terminal.until("twin was here")
+        await terminal.until_view("ready")
+        async with served.client() as client:
+            page = await client.list_messages("crab")
+        assert [(m.role, m.agent) for m in page.messages][-1] == ("assistant", "twin")
+        assert any(line.strip(" ●*") == "twin" for line in terminal.lines)
+
+
+@pytest.mark.req("chat.multiline")
+async def test_a_message_has_as_many_lines_as_one_likes(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        await terminal.until_view("ready")
+        terminal.type("one" + ALT_ENTER + "two" + ctrl("J") + "three\x1b[13;2ufour" + ENTER)
+        await served.model.until_asked()
+        assert served.model.requests[0]["messages"][-1]["content"] == "one\ntwo\nthree\nfour"
+
+
+@pytest.mark.req("chat.commands")
+async def test_commands_are_answered_here_and_other_words_with_a_slash_by_the_agent(
+    tmp_path: Path,
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        await said(terminal, "/agents")
+        await terminal.until("twin")
+        assert served.model.asked == 0
+        await said(terminal, "/nothing of ours")
+        await terminal.until("heard: /nothing of ours")
+
+
+@pytest.mark.req("chat.title")
+async def test_words_on_the_command_line_choose_agent_and_sender(tmp_path: Path) -> None:
+    async with (
+        daemon(tmp_path) as served,
+        chatting(served.home, "--agent", "twin", "--sender", "bo") as terminal,
+    ):
+        await terminal.until_view("twin")
+        await said(terminal, "hello")
+        await terminal.until("heard: hello")
+        async with served.client() as client:
+            page = await client.list_messages("twin", sender="bo")
+        assert len(page.messages) == 2

@@ -1,0 +1,221 @@
+"""The chat where things are not as they should be: no daemon, no colour, no cursor, no room."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from apps.tui.tests.chat.terminal import ENTER, Terminal, chatting, ctrl, daemon
+from apps.tui.tests.chat.test_terminal import STAMP, at_both_sizes, said
+
+ESCAPES = re.compile(rb"\x1b[^a-zA-Z]*[a-zA-Z]")
+COLOURS = re.compile(rb"\x1b\[[0-9;]*\b(?:3[0-7]|4[0-7]|9[0-7]|38;5;\d+|48;5;\d+)[;m]")
+
+
+@at_both_sizes
+@pytest.mark.req("chat.daemon.restart")
+async def test_a_daemon_that_is_killed_and_comes_back_is_found_again(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
+        await said(terminal, "!say begun and\n!wait\n!say done")
+        await served.model.until_waiting()
+        terminal.type("half a thought")
+        await terminal.until_view("> half a thought")
+        await served.kill()
+        await terminal.until_view("no daemon")
+        await served.start()
+        await terminal.until("the daemon is back")
+        await terminal.until_view("ready")
+        assert "> half a thought" in terminal.view
+        terminal.type(" and the rest" + ENTER)
+        await terminal.until("heard: half a thought and the rest")
+        async with served.client() as client:
+            page = await client.list_messages("crab")
+        said_by_me = [m.content for m in page.messages if m.role == "user"]
+        assert said_by_me == ["!say begun and\n!wait\n!say done", "half a thought and the rest"]
+
+
+@pytest.mark.req("chat.daemon.start")
+async def test_a_daemon_that_was_killed_is_started_again_when_nobody_else_does(
+    tmp_path: Path,
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        await said(terminal, "hello")
+        await terminal.until("heard: hello")
+        await served.kill()
+        await said(terminal, "are you there")
+        await terminal.until("heard: are you there")
+        started = re.search(r"kill\s+(\d+)", terminal.text)
+        assert started is not None, terminal.picture()
+        process = int(started[1])
+        assert (Path("/proc") / str(process) / "cmdline").read_bytes().count(b"crabtalkd")
+        await ended(process)
+
+
+async def ended(process: int) -> None:
+    """Stops a daemon that the chat has started, and waits for its end."""
+    import os
+    import signal
+
+    os.kill(process, signal.SIGTERM)
+    async with asyncio.timeout(20):
+        while Path(f"/proc/{process}/stat").exists() and not is_dead(process):
+            await asyncio.sleep(0.01)
+
+
+def is_dead(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.req("chat.daemon.none")
+async def test_without_a_daemon_and_forbidden_to_start_one_it_says_so(tmp_path: Path) -> None:
+    async with chatting(tmp_path / "home", "--no-start") as terminal:
+        assert await terminal.left() == 1
+        assert "crabtalk: no daemon answers" in " ".join(terminal.text.split())
+        assert "Traceback" not in terminal.text
+
+
+@pytest.mark.parametrize("rewraps", [True, False], ids=["rewraps", "hides"])
+@pytest.mark.req("chat.resize")
+async def test_it_can_be_resized_in_the_middle_of_an_answer(tmp_path: Path, rewraps: bool) -> None:
+    known = "7600" if rewraps else ""
+    async with daemon(tmp_path) as served, chatting(served.home, VTE_VERSION=known) as terminal:
+        await said(terminal, "!chunks 600 400")
+        for count, size in ((100, (40, 15)), (250, (100, 30)), (400, (80, 24))):
+            await stamps(terminal, count)
+            terminal.type(f"{count},")
+            await terminal.until_view(f"{count},")
+            terminal.resize(*size, rewraps=rewraps)
+        await terminal.until_view("ready")
+        terminal.type("still here")
+        await terminal.until_view("> 100,250,400,still here")
+        assert terminal.view.count("ready") == 1
+        assert "Esc stops" not in terminal.text
+        async with served.client() as client:
+            page = await client.list_messages("crab")
+        spoken = STAMP.findall(page.messages[-1].content)
+        seen = STAMP.findall(terminal.text)
+        # What was on its way to the terminal when its size changed was drawn for another size: a
+        # line of that may stay. What was hidden by a narrower edge is gone.
+        assert len(seen) - len(set(seen)) <= 3 * 5
+        once = list(dict.fromkeys(seen))
+        assert once == sorted(once)
+        assert once == spoken if rewraps else set(spoken[-20:]) <= set(once)
+
+
+@pytest.mark.req("chat.resize")
+async def test_a_terminal_that_wraps_anew_is_left_without_remains(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home, VTE_VERSION="7600") as terminal:
+        await said(terminal, "hello")
+        await terminal.until("heard: hello")
+        await terminal.until_view("ready")
+        terminal.type("words " * 12)
+        await terminal.until_so(lambda: terminal.cursor[0] == 2 + 12 * len("words "))
+        for width in (30, 61, 22, 80):
+            terminal.resize(width, 20, rewraps=True)
+            await cursor_at(terminal, 2 + 72 % (width - 2))
+        assert terminal.text.count("words words") == 6
+        assert terminal.text.count("ready") == 1
+        assert terminal.text.count("heard: hello") == 1
+
+
+async def cursor_at(terminal: Terminal, column: int) -> None:
+    await terminal.until_so(lambda: terminal.cursor[0] == column, f"the cursor at {column}")
+
+
+async def stamps(terminal: Terminal, count: int) -> None:
+    found = re.compile(rb"\b\d{19}\b")
+    await terminal.until_so(lambda: len(set(found.findall(terminal.written))) >= count)
+
+
+@pytest.mark.req("chat.no_colour")
+async def test_without_colour_there_is_none(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served:
+        for no_colour in ("1", ""):
+            async with chatting(served.home, NO_COLOR=no_colour) as terminal:
+                await said(terminal, "# a title\n\nsome *words* and `code`")
+                await terminal.until("heard:")
+                await terminal.until_view("ready")
+                assert bool(COLOURS.search(terminal.written)) is not bool(no_colour)
+
+
+async def invited(terminal: Terminal) -> None:
+    """Until there is a prompt and nothing behind it."""
+    await terminal.until_so(lambda: [line for line in terminal.screen if line][-1:] == [">"])
+
+
+@pytest.mark.req("chat.dumb")
+async def test_a_dumb_terminal_gets_lines_and_no_escapes(tmp_path: Path) -> None:
+    question = '{"question": "Red?", "header": "h", "options": ["a", "b"]}'
+    ask = f'!tool ask_user {{"questions": [{question}]}}'
+    async with daemon(tmp_path) as served, chatting(served.home, TERM="dumb") as terminal:
+        await invited(terminal)
+        terminal.type("good morning\n")
+        await terminal.until("heard: good morning")
+        terminal.type("/agents\n")
+        await terminal.until("twin")
+        terminal.type(f"{ask}\n")
+        await terminal.until("  2 b")
+        terminal.type("2\n")
+        await terminal.until('heard: {"Red?": "b"}')
+        terminal.type("!say begun\n")
+        await terminal.until("begun")
+        terminal.type(ctrl("D"))
+        assert await terminal.left() == 0
+        assert not ESCAPES.search(terminal.written)
+
+
+@pytest.mark.req("chat.dumb")
+async def test_at_a_dumb_terminal_ctrl_c_stops_and_a_second_one_leaves(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home, TERM="dumb") as terminal:
+        await invited(terminal)
+        terminal.type("!say begun\n")
+        await terminal.until("begun")
+        terminal.type('!tool bash {"command": "sleep 60"}\n')
+        await served.model.until_asked(2)
+        terminal.type(ctrl("C"))
+        await terminal.until("again leaves")
+        terminal.type(ctrl("C"))
+        assert await terminal.left() == 0
+
+
+@pytest.mark.req("chat.history.fast")
+async def test_of_a_long_conversation_the_last_screenfuls_are_shown(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served:
+        async with served.client() as client:
+            for number in range(120):
+                await client.send("crab", f"!say answer {number}.")
+        async with chatting(served.home) as terminal:
+            await terminal.until_view("ready")
+            answers = re.findall(r"^answer (\d+)\.", terminal.text, re.MULTILINE)
+            assert answers[-1] == "119"
+            assert answers == [str(number) for number in range(120)][-len(answers) :]
+            assert 12 <= len(answers) < 120
+
+
+@at_both_sizes
+@pytest.mark.req("chat.greeting")
+async def test_the_first_time_it_says_who_answers_how_to_do_better_and_how_to_leave(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async with daemon(tmp_path) as served:
+        async with chatting(served.home, size=size) as terminal:
+            await terminal.until_view("ready")
+            greeting = " ".join(" ".join(terminal.lines).split())
+            assert "crab answers with scripted" in greeting
+            assert "config.toml" in greeting
+            assert "crabtalkd setup" in greeting
+            assert "Ctrl+D leaves" in greeting
+            if size[0] == 80:
+                assert sum(map(bool, terminal.lines)) == 3 + 2  # and the prompt, and the status
+            await said(terminal, "hello")
+            await terminal.until("heard: hello")
+        async with chatting(served.home, size=size) as terminal:
+            await terminal.until_view("ready")
+            assert "crabtalkd setup" not in terminal.text
+            assert "heard: hello" in terminal.text

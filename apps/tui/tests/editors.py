@@ -1,0 +1,50 @@
+"""An editor for tests: it notes what it was shown, and replaces words as it was told to.
+
+desk = Desk(tmp_path, [("scripted", "other")], [...])     one list a time it is opened
+await at_terminal("agents", "edit", "crab", **desk.env)
+desk.seen                                                 the pages it was shown
+"""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+PROGRAM = """\
+import json, pathlib, sys
+desk, path = map(pathlib.Path, sys.argv[1:])
+number = len(list(desk.glob("seen-*")))
+text = path.read_text()
+(desk / f"seen-{number}").write_text(text)
+orders = json.loads((desk / "orders.json").read_text())
+for old, new in orders[number] if number < len(orders) else ():
+    if old == "exit":
+        sys.exit(int(new))
+    assert old in text, (old, text)
+    text = text.replace(old, new, 1)
+path.write_text(text)
+"""
+
+
+class Desk:
+    def __init__(self, path: Path, *orders: list[tuple[str, str]]) -> None:
+        self._path = path / "desk"
+        self._path.mkdir()
+        (self._path / "orders.json").write_text(json.dumps(orders))
+        (self._path / "editor.py").write_text(PROGRAM)
+        (path / "drafts").mkdir()
+        self.drafts = path / "drafts"
+
+    @property
+    def env(self) -> dict[str, str]:
+        words = [sys.executable, "-S", str(self._path / "editor.py"), str(self._path)]
+        return {"VISUAL": "", "EDITOR": shlex.join(words), "TMPDIR": str(self.drafts)}
+
+    @property
+    def seen(self) -> list[str]:
+        return [path.read_text() for path in sorted(self._path.glob("seen-*"))]
+
+    @property
+    def left(self) -> list[str]:
+        """What was not thrown away."""
+        return [path.read_text() for path in sorted(self.drafts.glob("**/*.toml"))]

@@ -1,0 +1,579 @@
+"""crabtalk ask: what is said to an agent, what comes back where, and how it ends."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.tui.tests.command import CRABTALK, PIPE, at_terminal, crabtalk, without_colour
+from apps.tui.tests.peer import serving
+from apps.tui.tests.speed import assert_quick
+from crabtalk.protocol import Server, wire
+from tests.daemon.served import PATIENCE, called, calling, messages, served
+
+OPTIONS: list[dict[str, Any]] = [{"label": "Boil", "description": "hot"}, {"label": "Bake"}]
+DINNER: dict[str, Any] = {"question": "How shall I cook it?", "header": "Dinner"}
+MENU = {"questions": [{**DINNER, "options": OPTIONS}]}
+NULL = subprocess.DEVNULL
+SEVERAL = {"questions": [{**DINNER, "options": OPTIONS, "multi_select": True}]}
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# ── What is said ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "heard"),
+    [
+        (("high", "water"), b"", "high water"),
+        ((), b"high water\n", "high water"),
+        (("-",), b"high water\n", "high water"),
+        (("Is it so:",), b"high\nwater\n", "Is it so:\n\nhigh\nwater"),
+        (("-", "Is it so:"), b"high", "Is it so:\n\nhigh"),
+    ],
+)
+@pytest.mark.req("cli.ask.message")
+async def test_a_question_comes_in_words_and_on_standard_input(
+    tmp_path: Path, words: tuple[str, ...], typed: bytes, heard: str
+) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        said = await crabtalk("ask", "--home", daemon.home, *words, typed=typed)
+        assert said.answer == f"heard: {heard}\n"
+        assert (await messages(client, "crab"))[0] == ("user", heard)
+
+
+@pytest.mark.req("cli.ask.message")
+async def test_files_are_named_and_fenced(tmp_path: Path) -> None:
+    plain, fenced = tmp_path / "tide.txt", tmp_path / "page.md"
+    plain.write_text("High at noon.")
+    fenced.write_text("````\ncode\n````\n")
+    async with served(tmp_path) as daemon:
+        where = ("--home", daemon.home)
+        said = await crabtalk("ask", *where, "Why?", "-f", plain, "--file", fenced, typed=b"Hm.")
+    assert said.answer == (
+        "heard: Why?\n\nHm.\n\n"
+        f"{plain}:\n```\nHigh at noon.\n```\n\n"
+        f"{fenced}:\n`````\n````\ncode\n````\n`````\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"\xff\xfe", "is not text in UTF-8; "),
+        (b"x" * (9 << 20), "more than the 8 MiB"),
+        ("é".encode() * (5 << 20), "more than the 8 MiB"),
+        (None, "No such file or directory; "),
+    ],
+)
+@pytest.mark.req("cli.ask.message")
+async def test_a_file_that_cannot_be_said_is_a_sentence(
+    tmp_path: Path, content: bytes | None, sentence: str
+) -> None:
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_bytes(content)
+    said = await crabtalk("ask", "--no-start", "Why?", "-f", file)
+    assert sentence in said.complaint
+
+
+@pytest.mark.req("cli.ask.message")
+async def test_many_files_are_no_way_around_that(tmp_path: Path) -> None:
+    (file := tmp_path / "file").write_bytes(b"x" * (3 << 20))
+    files: list[str | Path] = ["-f", file] * 3
+    said = await crabtalk("ask", "--no-start", *files)
+    assert "more than the 8 MiB" in said.complaint
+
+
+@pytest.mark.parametrize("typed", [b"", b"\n \n"])
+@pytest.mark.req("cli.ask.message")
+async def test_nothing_to_say_is_a_sentence(typed: bytes) -> None:
+    said = await crabtalk("ask", typed=typed)
+    assert said.complaint.startswith("there is nothing to ask; ")
+
+
+@pytest.mark.req("cli.ask.message")
+async def test_at_a_terminal_nobody_is_waited_for_who_said_nothing() -> None:
+    code, screen = await at_terminal("ask")
+    assert code == 2
+    assert "say something: " in screen
+
+
+@pytest.mark.parametrize(("words", "status"), [("ask hi", 0), ("ask", 1), ("", 1)])
+@pytest.mark.req("cli.ask.message")
+async def test_a_standard_input_that_was_closed_is_an_empty_one(
+    home: Path, words: str, status: int
+) -> None:
+    async with serving(Requests(), home):
+        process = await asyncio.create_subprocess_shell(
+            f"{CRABTALK} --home {home} {words} <&-", stdout=PIPE, stderr=PIPE
+        )
+        async with asyncio.timeout(PATIENCE):
+            _, err = await process.communicate()
+    assert process.returncode == status
+    assert (b"there is nothing to ask" in err) is bool(status)
+
+
+@pytest.mark.req("cli.ask.message")
+async def test_who_waits_for_an_input_that_does_not_end_is_told_so(home: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        CRABTALK, "ask", "Why?", "--no-start", stdin=PIPE, stderr=PIPE
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    async with asyncio.timeout(PATIENCE):
+        line = await process.stderr.readline()
+        assert line.startswith(b"reading standard input to its end; ")
+        process.stdin.close()
+        await process.wait()
+    assert process.returncode == 1  # no daemon
+
+
+@pytest.mark.req("cli.ask.options")
+async def test_the_options_reach_the_agent(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        where = ("--home", daemon.home)
+        (there := tmp_path / "there").mkdir()
+        words = ("--agent", "twin", "--sender", "bo", "--cwd", there, "--tool-choice", "none")
+        assert (await crabtalk("ask", *where, *words, "!say hi")).answer == "hi\n"
+        assert (
+            await crabtalk("ask", *where, *words, "--guest", "crab", "!say ho")
+        ).answer == "ho\n"
+        page = await client.list_messages("twin", sender="bo")
+        assert [(each.role, each.agent) for each in page.messages] == [
+            ("user", ""),
+            ("assistant", ""),
+            ("user", ""),
+            ("assistant", "crab"),
+        ]
+
+
+@pytest.mark.req("cli.ask.options")
+async def test_what_is_said_before_the_command_holds_for_it(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        before = ("--home", daemon.home, "--agent", "twin", "--sender", "bo")
+        assert (await crabtalk(*before, "ask", "!say hi")).answer == "hi\n"
+        assert len(await messages(client, "twin", "bo")) == 2
+
+
+@pytest.mark.req("cli.ask.options")
+async def test_who_names_nobody_talks_as_in_the_chat(home: Path) -> None:
+    async with serving(peer := Requests(), home):
+        (home / "config").mkdir()
+        (home / "config" / "tui.toml").write_text('agent = "twin"\nsender = "bo"\n')
+        assert (await crabtalk("ask", "--home", home, "hi")).answer == ""
+        assert (await crabtalk("ask", "--home", home, "--agent", "owl", "hi")).answer == ""
+        (home / "config" / "tui.toml").write_text("agent = ")
+        said = await crabtalk("ask", "--home", home, "hi")
+        assert (said.code, said.out, said.err.count("\n")) == (0, "", 1)
+        assert "tui.toml is not used: " in said.err
+    talked = [(request.agent, request.sender) for request in peer.asked]
+    assert talked == [("twin", "bo"), ("owl", "bo"), ("crab", "")]
+
+
+@pytest.mark.req("cli.ask.options")
+def test_the_home_without_the_client_is_the_clients(tmp_path: Path) -> None:
+    code = (
+        "from crabtalk.transport import default_home\n"
+        "from crabtalk_tui.direct import root_of\n"
+        "assert root_of(None) == default_home(), root_of(None)\n"
+    )
+    for named in ("", "~/shells", "here", str(tmp_path)):
+        env = {**os.environ, "CRABTALK_HOME": named, "HOME": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", code], check=True, env=env)
+
+
+@pytest.mark.req("cli.ask.options")
+async def test_an_agent_works_where_its_asker_is(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon:
+        (tmp_path / "there").mkdir()
+        script = calling([("bash", {"command": "pwd"})])
+        process = await asyncio.create_subprocess_exec(
+            *(CRABTALK, "ask", "--json", "--home", daemon.home, script),
+            stdin=NULL,
+            stdout=PIPE,
+            cwd=tmp_path / "there",
+        )
+        out, _ = await process.communicate()
+    (result,) = (each for each in lines(out.decode()) if each["event"] == "tool_result")
+    assert f"{tmp_path / 'there'}\\n" in result["output"]
+
+
+class Requests(Server):
+    """Ends every turn at once, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[wire.StreamMsg] = []
+
+    async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        self.asked.append(request)
+        yield wire.StreamEvent(end=wire.StreamEnd(agent=request.agent))
+
+
+@pytest.mark.req("cli.ask.options")
+async def test_what_nobody_chose_is_left_to_the_daemon(home: Path) -> None:
+    async with serving(peer := Requests(), home):
+        assert (await crabtalk("ask", "--home", home, "hi")).answer == ""
+    assert peer.asked == [wire.StreamMsg(agent="crab", content="hi", cwd=str(Path.cwd()))]
+
+
+@pytest.mark.req("cli.ask.options")
+async def test_a_home_too_deep_for_a_socket_address_is_reached(tmp_path: Path) -> None:
+    home = tmp_path.joinpath(*["deep" * 10] * 4)
+    async with serving(peer := Requests(), home):
+        assert (await crabtalk("ask", "--home", home, "hi")).answer == ""
+    assert len(peer.asked) == 1
+
+
+@pytest.mark.req("cli.ask.pipe")
+async def test_without_a_command_what_is_piped_in_is_answered(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        where = ("--home", daemon.home, "--sender", "bo", "--agent", "twin")
+        assert (await crabtalk(*where, typed=b"!say hello\n")).answer == "hello\n"
+        assert len(await messages(client, "twin", "bo")) == 2
+        assert (await crabtalk(*where)).complaint.startswith("there is nothing to ask; ")
+
+
+# ── What comes back ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("cli.ask.stream")
+async def test_the_answer_is_printed_as_it_comes(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        process = await asyncio.create_subprocess_exec(
+            *(CRABTALK, "ask", "--home", daemon.home, "!say high\n!wait\n!say water"),
+            stdin=NULL,
+            stdout=PIPE,
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            assert await process.stdout.read(4) == b"high"
+            await daemon.model.until_waiting()
+            daemon.model.release()
+            rest = await process.stdout.read()
+            assert (rest.strip(), await process.wait()) == (b"water", 0)
+
+
+@pytest.mark.req("cli.ask.stream")
+async def test_what_the_agent_does_goes_to_stderr(tmp_path: Path) -> None:
+    script = calling([("bash", {"command": "echo hi"}), ("read", {"path": "/no/such"})])
+    async with served(tmp_path, hooks={}) as daemon:
+        where = ("ask", "--home", daemon.home)
+        said = await crabtalk(*where, f"!think well then\n!say so\n{script}")
+        assert (said.code, said.out) == (0, "so\ndone\n")
+        thinks, bash, read, failed = said.err.splitlines()
+        assert (thinks, bash, read) == ("thinks: well then", "bash: echo hi", "read: /no/such")
+        assert failed.startswith("read failed: ")
+        said = await crabtalk(*where, "--quiet", script)
+        assert said.answer == "done\n"
+
+
+@pytest.mark.req("cli.ask.json")
+async def test_in_json_it_is_an_object_an_event_and_the_last_is_the_end(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon:
+        script = calling([("bash", {"command": "echo hi"})])
+        said = await crabtalk("ask", "--json", "--home", daemon.home, script)
+    events = lines(said.answer)
+    assert [each["event"] for each in events] == [
+        *("start", "tool_start", "tool_start", "tool_result", "tools_complete", "context_usage"),
+        *("text_start", "chunk", "text_end", "context_usage", "end"),
+    ]
+    assert events[0]["agent"] == "crab"
+    (call,) = events[2]["calls"]
+    assert (call["name"], json.loads(call["arguments"])) == ("bash", {"command": "echo hi"})
+    result = events[3]
+    assert (result["call_id"], result["is_error"]) == (call["id"], False)
+    assert isinstance(result["duration_ms"], int)
+    end = events[-1]
+    assert (end["error"], end["stop_reason"]) == ("", "STOP_REASON_COMPLETED")
+    assert end["usage"]["completion_tokens"] > 0
+
+
+@pytest.mark.req("cli.terminal.safe")
+async def test_an_answer_cannot_steer_the_terminal_and_goes_into_a_pipe_as_it_is(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as daemon:
+        words = ("ask", "--home", daemon.home, "!say a\x1b[2J\x07 \u202e海")
+        assert (await crabtalk(*words)).answer == "a\x1b[2J\x07 \u202e海\n"
+        code, screen = await at_terminal(*words)
+        assert (code, screen) == (0, "a\\x1b[2J\\x07 \\u202e海\n")
+
+
+@pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+@pytest.mark.req("cli.colour")
+async def test_what_the_agent_does_is_dim_where_there_is_colour(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    async with served(tmp_path, hooks={}) as daemon:
+        script = calling([("bash", {"command": "echo hi"})])
+        code, screen = await at_terminal("ask", "--home", daemon.home, script, **env)
+    assert code == 0
+    assert without_colour(screen) == "bash: echo hi\ndone\n"
+    assert ("\x1b[2mbash" in screen) is (not env)
+    assert ("\x1b" in screen) is (not env)
+
+
+@pytest.mark.req("cli.pipes")
+async def test_a_reader_that_has_read_enough_of_an_answer_is_no_error_and_ends_the_turn(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as daemon:
+        process = await asyncio.create_subprocess_shell(
+            f"{CRABTALK} ask --home {daemon.home} '!chunks 100000 2000' < /dev/null | head -c 5; "
+            "exit ${PIPESTATUS[0]}",
+            stdout=PIPE,
+            stderr=PIPE,
+            executable="/bin/bash",
+        )
+        async with asyncio.timeout(PATIENCE):
+            out, err = await process.communicate()
+            await daemon.model.until_hung_up()
+    assert (process.returncode, len(out), err) == (0, 5, b"")
+
+
+# ── How it ends ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("cli.ask.end")
+async def test_what_goes_wrong_is_a_sentence_and_status_1(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        where = ("ask", "--home", daemon.home)
+        said = await crabtalk(*where, "!status 500 the model is tired")
+        assert "the model is tired" in said.complaint
+        said = await crabtalk(*where, "--agent", "owl", "x")
+        assert said.complaint == "no agent is called 'owl'; there are: crab, twin"
+        assert (await crabtalk(*where, "!nothing")).complaint.startswith("the model said nothing; ")
+        said = await crabtalk(*where, "--json", "!status 500 the model is tired")
+        assert said.code == 1
+        assert "the model is tired" in lines(said.out)[-1]["error"]
+
+
+@pytest.mark.req("cli.ask.end")
+async def test_an_agent_that_uses_up_its_steps_has_not_answered(tmp_path: Path) -> None:
+    agents = {"crab": 'prompt = "You are crab."\nmax_iterations = 1\n'}
+    async with served(tmp_path, hooks={}, agents=agents) as daemon:
+        script = calling([("bash", {"command": "true"})], [("bash", {"command": "true"})])
+        said = await crabtalk("ask", "-q", "--home", daemon.home, script)
+        assert "used up its steps" in said.complaint
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.req("cli.ask.cancel")
+async def test_ctrl_c_stops_the_turn(tmp_path: Path, options: tuple[str, ...]) -> None:
+    async with served(tmp_path) as daemon:
+        words = ("ask", *options, "--home", str(daemon.home), "!say so far\n!hang")
+        process = await asyncio.create_subprocess_exec(
+            CRABTALK,
+            *words,
+            stdin=NULL,
+            stdout=PIPE,
+            stderr=PIPE,
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            await process.stdout.readuntil(b"far")
+            process.send_signal(signal.SIGINT)
+            _, err = await process.communicate()
+            await daemon.model.until_hung_up()
+        assert (process.returncode, err) == (130, b"")
+
+
+@pytest.mark.req("cli.ask.cancel")
+async def test_a_turn_that_is_stopped_from_elsewhere_is_cancelled(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        asking = asyncio.ensure_future(crabtalk("ask", "--home", daemon.home, "!hang"))
+        await daemon.model.until_asked()
+        said = await crabtalk("kill", "crab", "--home", daemon.home)
+        assert (said.code, said.out) == (0, "")
+        said = await asking
+        assert (said.code, said.out) == (130, "")
+        assert said.err.startswith("crabtalk: the turn was stopped; ")
+
+
+@pytest.mark.req("cli.ask.end")
+async def test_a_daemon_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        asking = asyncio.ensure_future(crabtalk("ask", "--home", daemon.home, "!hang"))
+        await daemon.model.until_asked()
+        await daemon.listener.close()
+        said = await asking
+    assert said.code == 1
+    assert said.err.startswith("crabtalk: ")
+
+
+class Refusing(Server):
+    async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        yield wire.StreamEvent()  # what a newer daemon may send
+        yield wire.StreamEvent(start=wire.StreamStart(agent="crab"))
+        raise RuntimeError("no")
+
+
+@pytest.mark.req("cli.ask.end")
+async def test_an_error_amid_the_stream_is_a_sentence_and_unknown_events_are_none(
+    home: Path,
+) -> None:
+    async with serving(Refusing(), home):
+        said = await crabtalk("ask", "--home", home, "hi")
+    assert said.complaint
+    assert said.out == ""
+
+
+# ── Questions ──────────────────────────────────────────────────────────────────────────────────
+
+
+def results(history: list[tuple[str, str]]) -> list[str]:
+    return [text for role, text in history if role == "tool"]
+
+
+@pytest.mark.parametrize(
+    ("menu", "typed", "answer"),
+    [
+        (MENU, "2\n", "Bake"),
+        (MENU, "raw, please\n", "raw, please"),
+        (MENU, "7\n1\n", "Boil"),
+        (SEVERAL, "1, 2\n", "Boil, Bake"),
+        ({"questions": [DINNER]}, "2\n", "2"),
+    ],
+)
+@pytest.mark.req("cli.ask.question")
+async def test_a_question_is_answered_at_the_terminal(
+    tmp_path: Path, menu: dict[str, Any], typed: str, answer: str
+) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        words = ("ask", "-q", "--home", daemon.home, calling([("ask_user", menu)]))
+        code, screen = await at_terminal(*words, typed=typed, when="cook it?")
+        assert code == 0, screen
+        assert "crab asks: How shall I cook it?" in screen
+        assert ("  1  Boil  hot" in screen) is ("options" in menu["questions"][0])
+        assert screen.endswith("done\n")
+        (result,) = results(await messages(client, "crab"))
+        assert json.loads(result) == {"How shall I cook it?": answer}
+
+
+@pytest.mark.req("cli.ask.question")
+async def test_a_call_that_needs_a_yes_gets_it_at_the_terminal(tmp_path: Path) -> None:
+    agents = {"crab": 'prompt = "You are crab."\napprove = ["bash"]\n'}
+    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        script = calling([("bash", {"command": "echo $((40 + 2))"})])
+        words = ("ask", "--home", daemon.home, script)
+        code, screen = await at_terminal(*words, typed="1\n", when="May crab call bash?")
+        assert code == 0, screen
+        (result,) = results(await messages(client, "crab"))
+        assert "42" in result
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.req("cli.ask.question.nobody")
+async def test_a_question_nobody_can_answer_stops_the_turn(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    async with served(tmp_path, hooks={}) as daemon:
+        script = calling([("ask_user", MENU)])
+        said = await crabtalk("ask", "-q", *options, "--home", daemon.home, script)
+        assert "How shall I cook it?" in said.complaint
+        assert said.complaint.endswith("the turn was stopped, ask again at a terminal")
+        if options:
+            *_, asked, end = lines(said.out)
+            assert (asked["event"], end["event"]) == ("ask_user", "end")
+            assert end["stop_reason"] == "STOP_REASON_CANCELLED"
+        async with daemon.client() as client:
+            stats = await client.get_stats()
+            assert stats.runs == 0
+
+
+@pytest.mark.req("cli.ask.question.nobody")
+async def test_the_question_of_an_earlier_turn_is_left_to_who_it_was_put_to(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        earlier = asyncio.ensure_future(called(client, "crab", [("ask_user", MENU)]))
+        feed = client.subscribe_events(all_kinds=True)
+        async with asyncio.timeout(PATIENCE):
+            async for event in feed:
+                if event.kind == wire.ASK_USER:
+                    break
+        await feed.aclose()
+        process = await asyncio.create_subprocess_exec(
+            *(CRABTALK, "ask", "--home", daemon.home, "!say hi"),
+            stdin=NULL,
+            stdout=PIPE,
+            stderr=PIPE,
+        )
+        assert process.stderr is not None
+        async with asyncio.timeout(PATIENCE):
+            line = await process.stderr.readline()
+            assert line.startswith(b"an earlier turn waits for an answer, and this one for it: ")
+            await client.reply_to_ask("crab", "Boil")
+            (result,) = await earlier
+            out, _ = await process.communicate()
+        assert (result.output, out, process.returncode) == ("Boil", b"hi\n", 0)
+
+
+# ── How fast ───────────────────────────────────────────────────────────────────────────────────
+
+
+def until_sent(home: Path) -> float:
+    """Seconds from the start of the process to the first byte of its request."""
+    path = home / "run" / "crabtalk.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(PATIENCE)
+        begun = time.perf_counter()
+        words = [str(CRABTALK), "ask", "--home", str(home), "hello"]
+        with subprocess.Popen(words, stdin=NULL, stdout=NULL, stderr=NULL):
+            line, _ = listener.accept()
+            with line:
+                assert line.recv(4)
+                taken = time.perf_counter() - begun
+    path.unlink()
+    return taken
+
+
+@pytest.mark.req("cli.ask.quick")
+def test_a_request_is_on_its_way_within_150_ms(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    assert_quick(lambda: until_sent(tmp_path), 0.15)
+
+
+@pytest.mark.req("cli.ask.quick")
+def test_a_question_to_a_daemon_that_runs_needs_no_client(tmp_path: Path) -> None:
+    """Loading it would take as long again."""
+    (tmp_path / "run").mkdir()
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from crabtalk_tui import ask, direct\n"
+        "from crabtalk.protocol import wire\n"
+        f"line = direct.connected(Path({str(tmp_path)!r}))\n"
+        "events = direct.streamed(line, wire.StreamMsg(agent='crab', content='hello'))\n"
+        "try:\n"
+        "    next(events)\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__)\n"
+        "print(*sys.modules)\n"
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "run" / "crabtalk.sock"))
+        listener.listen()
+        listener.settimeout(PATIENCE)
+        words = [sys.executable, "-c", code]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            line, _ = listener.accept()
+            with line:
+                assert line.recv(4)
+            out, _ = process.communicate()
+    failed, loaded = out.splitlines()
+    assert failed == "ConnectionClosedError"
+    assert not set(loaded.split()) & {"crabtalk.client", "crabtalk.transport"}

@@ -1,0 +1,77 @@
+"""crabtalk kill, compact and archives: with a real daemon, for people and in JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from apps.tui.tests.command import at_terminal, crabtalk
+from tests.daemon.served import messages, served
+
+SUMMARY = "We spoke of tides. And of the moon."
+
+
+@pytest.mark.req("cli.kill")
+async def test_a_turn_is_stopped_and_what_was_complete_stays(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        where = ("--home", daemon.home)
+        await client.send("crab", "!say hi", sender="bo")
+        stream = client.stream("crab", "!hang", sender="bo")
+        await anext(stream)
+        await daemon.model.until_asked(2)
+        said = await crabtalk("kill", "crab", "--sender", "bo", *where)
+        assert (said.code, said.out) == (0, "")
+        assert said.err == "crab does nothing for bo any more\n"
+        await daemon.model.until_hung_up()
+        await stream.aclose()
+        said = await crabtalk("kill", "crab", "--sender", "bo", "--json", *where)
+        assert json.loads(said.answer) == {"agent": "crab", "sender": "bo"}
+        assert ("assistant", "hi") in await messages(client, "crab", "bo")
+
+
+@pytest.mark.req("cli.kill")
+async def test_a_conversation_there_never_was_is_a_sentence(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        said = await crabtalk("kill", "crab", "--sender", "nobody", "--home", daemon.home)
+        assert said.complaint.startswith("there is no conversation of nobody with crab; ")
+
+
+@pytest.mark.req("cli.compact")
+async def test_a_history_becomes_an_archive_that_can_be_read(tmp_path: Path) -> None:
+    async with served(tmp_path, summary=SUMMARY) as daemon, daemon.client() as client:
+        where = ("--home", daemon.home)
+        await client.send("crab", "!say high")
+        said = await crabtalk("archives", "crab", *where)
+        assert (said.code, said.out, said.err) == (0, "", "nothing was compacted yet\n")
+        assert (await crabtalk("compact", "crab", *where)).answer == f"{SUMMARY}\n"
+        await client.send("crab", "!say low")
+        said = await crabtalk("compact", "crab", *where, "--json")
+        assert json.loads(said.answer) == {"agent": "crab", "sender": "user", "summary": SUMMARY}
+
+        first, second = (await crabtalk("archives", "crab", *where)).answer.splitlines()
+        assert first.endswith("2 messages  We spoke of tides.")
+        known = json.loads((await crabtalk("archives", "crab", *where, "--json")).answer)
+        names = [archive["name"] for archive in known["archives"]]
+        assert (names[0] in first, names[1] in second) == (True, True)
+        assert known["archives"][0]["first_id"] == 0
+        assert known["archives"][0]["summary"] == SUMMARY
+        assert (await crabtalk("archives", "crab", names[1], *where)).answer == f"{SUMMARY}\n"
+        said = await crabtalk("archives", "crab", names[1], *where, "--json")
+        assert json.loads(said.answer) == {"archives": known["archives"][1:]}
+        said = await crabtalk("archives", "crab", "none", *where)
+        assert said.complaint.startswith("no archive is called 'none'; ")
+
+
+@pytest.mark.req("cli.compact")
+async def test_what_cannot_be_compacted_is_a_sentence(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        for words in (("compact", "crab"), ("compact", "owl"), ("archives", "owl")):
+            assert (await crabtalk(*words, "--home", daemon.home)).complaint
+
+
+@pytest.mark.req("cli.terminal.safe")
+async def test_a_summary_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    async with served(tmp_path, summary="a\x1b[2J\nb") as daemon, daemon.client() as client:
+        await client.send("crab", "!say high")
+        code, screen = await at_terminal("compact", "crab", "--home", daemon.home)
+        assert (code, screen) == (0, "a\\x1b[2J\nb\n")
