@@ -15,6 +15,7 @@ import pytest
 import crabtalk
 from crabtalk.client import connect
 from crabtalk.daemon.remote import as_line, span
+from crabtalk.daemon.stopping import StopError, stop
 from crabtalk.protocol import NotFoundError, Server, wire
 from crabtalk.transport import Limits, RunFiles
 from tests.daemon.served import AGENTS, CONFIG, PATIENCE, prepare, refused
@@ -90,6 +91,37 @@ async def test_without_a_daemon_it_is_a_sentence_and_status_1(
     assert err.startswith("crabtalkd: ")
     assert str(home) in err
     assert err.count("\n") == 1
+
+
+# ── stop ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("cli.stop")
+async def test_stop_ends_the_daemon_and_comes_back_when_it_has_ended(home: Path) -> None:
+    async with running(home) as daemon:
+        code, out, err = await crabtalkd(home, "stop")
+        assert (code, out, err) == (0, "", f"stopped (process {daemon.process.pid})\n")
+        async with asyncio.timeout(PATIENCE):
+            assert await daemon.process.wait() == 0
+    assert await crabtalkd(home, "stop") == (0, "", f"no daemon runs in {home}\n")
+
+
+@pytest.mark.req("cli.stop")
+async def test_there_is_nothing_to_stop_where_there_never_was_a_daemon(tmp_path: Path) -> None:
+    home = tmp_path / "nowhere"
+    assert await crabtalkd(home, "stop") == (0, "", f"no daemon runs in {home}\n")
+    assert not home.exists()
+
+
+@pytest.mark.req("cli.stop")
+async def test_a_daemon_that_does_not_end_is_named_with_the_way_to_end_it(home: Path) -> None:
+    async with running(home) as daemon:
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(StopError, match=f"kill -9 {daemon.process.pid}"):
+                await asyncio.to_thread(stop, home, patience=0.1)
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
 
 
 # ── status ─────────────────────────────────────────────────────────────────────────────────────

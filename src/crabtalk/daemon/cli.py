@@ -65,8 +65,11 @@ def run(
     home: str | None, tcp: str | None, log_format: Literal["text", "json"], verbose: bool
 ) -> None:
     """Run in the foreground until Ctrl+C or SIGTERM."""
+    from crabtalk.component.log import is_stderr
+
     from .config import ConfigError, load_config
     from .home import Home, HomeError
+    from .log_sinks import FILE
     from .logs import start_logs
     from .process import StartError
 
@@ -79,7 +82,8 @@ def run(
                 directory=place.path / "logs",
                 form=log_format,
                 level=logging.DEBUG if verbose else logging.INFO,
-                stderr=sys.stderr,
+                # A service manager may have pointed it at that file, for what a crash prints.
+                stderr=None if is_stderr(place.path / "logs" / FILE) else sys.stderr,
             ) as logs,
         ):
             for word in config.unknown:
@@ -133,6 +137,23 @@ def reload(home: str | None) -> None:
     for problem in problems:
         say(f"crabtalkd: {problem}")
     say("reloaded" if not problems else "reloaded, but for what is said above")
+
+
+@main.command()
+@home_option
+def stop(home: str | None) -> None:
+    """Stop the running daemon, and wait until it has ended. Nothing that was kept is lost.
+
+    \b
+    Example:
+      crabtalkd stop
+    """
+    from .stopping import stop as end
+
+    root = home_at(home)
+    with complaints():
+        pid = end(root)
+    say(f"no daemon runs in {root}" if pid is None else f"stopped (process {pid})")
 
 
 @main.command()
@@ -305,6 +326,7 @@ def complaints() -> Iterator[None]:
     from crabtalk.model.download import InstallError
 
     from .config import ConfigError
+    from .stopping import StopError
 
     try:
         yield
@@ -318,6 +340,7 @@ def complaints() -> Iterator[None]:
         ConfigError,
         ConnectionClosedError,
         InstallError,
+        StopError,
         ServerError,
         SettingsError,
         OSError,

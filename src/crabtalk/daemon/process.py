@@ -112,7 +112,8 @@ def leave_within(seconds: float) -> None:
     """The process ends by then, though a request resists or a thread is stuck."""
 
     def leave() -> None:
-        os.write(2, b"crabtalkd: something would not stop; leaving it behind\n")  # logs are closed
+        with suppress(OSError):  # the logs are closed, and who read them may be gone
+            os.write(2, b"crabtalkd: something would not stop; leaving it behind\n")
         os._exit(1)
 
     timer = threading.Timer(seconds, leave)

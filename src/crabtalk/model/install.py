@@ -154,7 +154,9 @@ def leftovers(directory: Path) -> Iterator[Path]:
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Alone in `directory`. The wait has no limit: the lock goes when its holder does."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # One by one: of those made on the way to another, mkdir would not set the mode.
+    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     lock = os.open(directory / "install.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

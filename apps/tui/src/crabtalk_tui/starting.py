@@ -47,7 +47,7 @@ def ensure_daemon(
     # Others may have started one at the same time: theirs answers, and ours is not needed.
     holder = RunFiles.of(root).holder()
     if holder == child.pid:
-        say(f"started {PROGRAM} in {root}; it stays for next time, `kill {child.pid}` stops it")
+        say(f"started {PROGRAM} in {root}; it stays for next time, `{PROGRAM} stop` ends it")
     elif holder is not None:
         child.terminate()
     # Whoever lives on, such as a chat, is not left with a dead child.

@@ -144,6 +144,7 @@ def test_what_an_item_holds_stands_below_its_text() -> None:
         "   ───",
         "   code",
         "     in",
+        "",
         "2. a long text that",
         "   is wrapped",
     ]

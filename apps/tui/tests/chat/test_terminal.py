@@ -201,6 +201,35 @@ async def test_a_message_has_as_many_lines_as_one_likes(tmp_path: Path) -> None:
         assert served.model.requests[0]["messages"][-1]["content"] == "one\ntwo\nthree\nfour"
 
 
+@at_both_sizes
+@pytest.mark.req("chat.expand")
+async def test_a_key_shows_all_of_the_output_and_another_the_thought(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
+        await terminal.until_view("ready")
+        terminal.type(ctrl("O"))
+        await terminal.until("no output to show")
+        terminal.type(ctrl("T"))
+        await terminal.until("no thoughts to show")
+        thought = "deep and long and deeper still, as far down as thoughts go"
+        await said(terminal, f'!think {thought}\n!tool bash {{"command": "seq 1000 1060"}}')
+        await terminal.until("Ctrl+O")
+        await terminal.until_view("ready")
+        assert not re.search(r"^\s*1033$", terminal.text, re.MULTILINE)
+        terminal.type(ctrl("O"))
+        await terminal.until_so(
+            lambda: re.search(r"^\s*1060$", terminal.text, re.MULTILINE) is not None
+        )
+        shown = re.findall(r"^\s*(10\d\d)$", terminal.text, re.MULTILINE)
+        assert shown[-61:] == [str(number) for number in range(1000, 1061)]
+        before = terminal.text.count("down as thoughts go")
+        terminal.type(ctrl("T"))
+        await terminal.until_so(
+            lambda: " ".join(terminal.text.split()).count("down as thoughts go") > before
+        )
+
+
 @pytest.mark.req("chat.commands")
 async def test_commands_are_answered_here_and_other_words_with_a_slash_by_the_agent(
     tmp_path: Path,

@@ -25,6 +25,8 @@ def paint(spans: Iterable[Span]) -> str:
     out: list[str] = []
     current = ""
     for text, style in spans:
+        if not text:
+            continue
         if style != current:
             out.append(f"\x1b[0;{style}m" if style and current else f"\x1b[{style or 0}m")
             current = style

@@ -208,7 +208,7 @@ class MarkdownStream:
     def _add(self, leaf: Leaf, kind: Kind, kept: int, opened: Sequence[Container] = ()) -> None:
         self._close()
         self._hold(kept, opened)
-        wants_gap = self._blank or (not opened and (kind in SET_OFF or self._last in SET_OFF))
+        wants_gap = self._blank or self._last in SET_OFF or (kind in SET_OFF and not opened)
         gap = self._before(self._containers[:kept])[1] if wants_gap and self._last else None
         self._placed.append(Placed(leaf, *self._before(self._containers), gap))
         for container in self._containers:
@@ -246,7 +246,7 @@ class MarkdownStream:
                 others.append(bar)
                 continue
             mark = f"{self._mark(container, depth)} "
-            depth += 1
+            depth += container.number is None
             space = (" " * cells(mark), "")
             first.append(space if container.is_shown else (mark, ""))
             others.append(space)

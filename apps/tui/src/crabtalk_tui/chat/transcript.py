@@ -27,7 +27,7 @@ PATIENCE = 0.5  # seconds before it is said that nothing comes
 # How a turn ended, where the answer does not show it.
 ENDINGS = {
     wire.STOP_REASON_CANCELLED: ("stopped", "info"),
-    wire.STOP_REASON_MAX_ITERATIONS: ("it used up the steps it may take; say so to go on", "hint"),
+    wire.STOP_REASON_MAX_ITERATIONS: ("it used up its steps; say so to go on", "hint"),
     wire.STOP_REASON_NO_ACTION: ("it said nothing", "hint"),
 }
 

@@ -1,0 +1,47 @@
+"""How soon a key is seen, how often it draws, how soon it opens. The bounds are generous: the
+machine may be busy. bench/terminal_keys.py measures."""
+
+import re
+import time
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from apps.tui.tests.chat.terminal import chatting, daemon
+from apps.tui.tests.chat.test_terminal import said
+from bench.terminal_keys import daemon_with_model, echoes, fill, importing, opening
+
+BEGIN, END = b"\x1b[?2026h", b"\x1b[?2026l"
+
+
+@pytest.mark.req("chat.keys.latency")
+def test_a_key_is_seen_at_once_while_an_answer_streams() -> None:
+    lags, _ = echoes(40)
+    assert median(lags) <= 16, sorted(lags)
+
+
+@pytest.mark.req("chat.history.fast")
+def test_a_conversation_of_ten_thousand_lines_opens_at_once() -> None:
+    with daemon_with_model() as home:
+        fill(home, 10_000)
+        opened = min(opening(home) for _ in range(5))
+    loading = min(importing() for _ in range(3))
+    assert opened - loading <= 200, (opened, loading)
+
+
+@pytest.mark.req("chat.frames")
+async def test_what_streams_is_drawn_thirty_times_a_second_at_most_and_each_time_in_one_piece(
+    tmp_path: Path,
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        await said(terminal, "!chunks 800 400")
+        await terminal.until_so(lambda: len(re.findall(rb"\d{19}", terminal.written)) > 40)
+        since, begun = len(terminal.written), time.monotonic()
+        await terminal.until_view("ready")
+        seconds = time.monotonic() - begun
+        written = bytes(terminal.written[since:])
+        # A frame that prints draws what is below it in the same piece; what is left is slack.
+        assert 5 <= written.count(BEGIN) <= 32 * seconds + 5
+        pieces = re.split(re.escape(END), written)[1:-1]
+        assert all(piece.startswith(BEGIN) for piece in pieces)
