@@ -12,7 +12,7 @@ from pathlib import Path
 
 from apps.tui.demo_model import Act, Actor, Play, acting
 from apps.tui.demo_svg import Cell, svg
-from apps.tui.tests.chat.terminal import DOWN, ENTER, Daemon, Terminal, chatting
+from apps.tui.tests.chat.terminal import DOWN, ENTER, Daemon, Terminal, chatting, ctrl
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
@@ -92,7 +92,10 @@ PLAY: Play = {
         Act("Gladly. Two things first:", calls=[("ask_user", QUESTIONS)]),
         Act("Then it is the **Old Port** and the **Lighthouse**, in metres."),
     ],
-    "Is anything else": [Act("I will have that looked at.", calls=[("delegate", TASKS)])],
+    "Is anything else": [
+        Act("I will have that looked at.", calls=[("delegate", TASKS)]),
+        Act("Nothing but that there are no tests."),
+    ],
     "Find every use": [
         Act(calls=[("bash", {"command": "grep -n HOURS tides.py"})]),
         Act("Two uses, both in tides.py.", waits=True),
@@ -156,6 +159,9 @@ async def scenes(terminal: Terminal, actor: Actor, folder: Path) -> None:
     await terminal.until_so(lambda: terminal.view.count("  writing") == 2)
     take(terminal, folder / "agents.svg", "A guest's opinion, and two agents at work for a third")
     actor.go()
+    await terminal.until_view("ready")
+    terminal.type(ctrl("D"))
+    await terminal.left()
 
 
 async def say(terminal: Terminal, text: str) -> None:

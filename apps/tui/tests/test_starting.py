@@ -23,7 +23,8 @@ SOURCES = (ROOT / "src", ROOT / "apps" / "tui" / "src")
 
 
 def started(home: Path) -> str:
-    return f"started crabtalkd in {home}; it stays for next time, `kill {holder(home)}` stops it\n"
+    stop = f"crabtalkd stop --home {home}"
+    return f"started crabtalkd in {home}; it stays for next time, `{stop}` ends it\n"
 
 
 @pytest.mark.req("cli.start")

@@ -4,6 +4,7 @@ Knows the daemon by its command, its socket and its log; nothing of what is insi
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -41,17 +42,24 @@ def ensure_daemon(
     if answers(root):
         return
     if not start:
-        by_hand = f"{PROGRAM} run" if home is None else f"{PROGRAM} run --home {root}"
-        raise CommandError(f"no daemon answers in {root}; start one with `{by_hand}`")
+        beginning = by_hand("run", home)
+        raise CommandError(f"no daemon answers in {root}; start one with `{beginning}`")
     child = started(root, patience)
     # Others may have started one at the same time: theirs answers, and ours is not needed.
     holder = RunFiles.of(root).holder()
     if holder == child.pid:
-        say(f"started {PROGRAM} in {root}; it stays for next time, `{PROGRAM} stop` ends it")
+        ending = by_hand("stop", home)
+        say(f"started {PROGRAM} in {root}; it stays for next time, `{ending}` ends it")
     elif holder is not None:
         child.terminate()
     # Whoever lives on, such as a chat, is not left with a dead child.
     Thread(target=child.wait, daemon=True).start()
+
+
+def by_hand(word: str, home: Path | None) -> str:
+    """What a person types, for the home they named."""
+    named = "" if home is None else f" --home {shlex.quote(str(home))}"
+    return f"{PROGRAM} {word}{named}"
 
 
 def answers(root: Path) -> bool:

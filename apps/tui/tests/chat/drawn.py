@@ -138,13 +138,15 @@ def complete() -> wire.StreamEvent:
 
 
 def end(
-    reason: wire.StopReason = wire.STOP_REASON_COMPLETED, error: str = "", agent: str = "crab"
+    reason: "wire.StopReason.ValueType" = wire.STOP_REASON_COMPLETED,
+    error: str = "",
+    agent: str = "crab",
 ) -> wire.StreamEvent:
     return wire.StreamEvent(end=wire.StreamEnd(agent=agent, error=error, stop_reason=reason))
 
 
 def on_feed(
-    kind: wire.AgentEventKind,
+    kind: "wire.AgentEventKind.ValueType",
     run_id: str,
     *,
     agent: str = "worker",

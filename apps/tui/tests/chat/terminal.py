@@ -25,6 +25,7 @@ from typing import Any
 import pyte
 
 from crabtalk.client import Client, connect
+from crabtalk.transport import RunFiles
 from crabtalk_tui.chat.paper import REWRAPPING
 from tests.daemon.served import AGENTS, PATIENCE, prepare
 from tests.model_server import ModelServer, model_server
@@ -138,6 +139,11 @@ class Terminal:
                     cell = self._screen.buffer[y][x]
                     found |= {cell.fg} | ({"bold"} if cell.bold else set())
         return found
+
+    @property
+    def modes(self) -> list[Any]:
+        """Whether it echoes, edits lines and so on, as programs at it have set it."""
+        return termios.tcgetattr(self._master)
 
     @property
     def cells(self) -> list[list[pyte.screens.Char]]:
@@ -284,6 +290,19 @@ class Daemon:
             self._process.kill()
         await self._process.wait()
 
+    @property
+    def holder(self) -> int | None:
+        """The process that serves the home now, whoever started it."""
+        return RunFiles.of(self.home).holder()
+
+    async def kill_other(self) -> None:
+        """One that the chat has started."""
+        if (process := self.holder) is not None:
+            os.kill(process, signal.SIGKILL)
+            async with asyncio.timeout(PATIENCE):
+                while self.holder is not None:  # no child of ours: it cannot be waited for
+                    await asyncio.sleep(0.01)
+
     def client(self) -> Client:
         return connect(home=self.home, timeout=PATIENCE)
 
@@ -302,3 +321,4 @@ async def daemon(path: Path, *, agents: dict[str, str] | None = None) -> AsyncIt
             yield made
         finally:
             await made.kill()
+            await made.kill_other()

@@ -95,7 +95,9 @@ def test_binary_junk_is_shown_as_what_it_is() -> None:
         BLOCKS.thought_in_full(junk, 40),
     ):
         assert widest(lines) <= 40
-        steering = [c for c in "".join(lines) if ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e"]
+        steering = [
+            c for c in "".join(lines) if ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e"
+        ]
         assert steering == []
 
 

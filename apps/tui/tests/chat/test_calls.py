@@ -63,7 +63,9 @@ def test_of_a_command_what_it_printed_is_shown() -> None:
     assert failed == "bash failed: it took long.\ne\no"
     assert call("bash", "permission denied: {no}").shown == "permission denied: {no}"
     assert call("bash", '{"a": 1}').shown == '{"a": 1}'
-    assert call("read", '{"stdout": "x", "exit_code": 0}').shown == '{"stdout": "x", "exit_code": 0}'
+    assert (
+        call("read", '{"stdout": "x", "exit_code": 0}').shown == '{"stdout": "x", "exit_code": 0}'
+    )
 
 
 @pytest.mark.req("chat.show.ask")

@@ -1,7 +1,10 @@
 """Code in colours."""
 
+import subprocess
+import sys
+
 import pytest
-from pygments.lexers import get_all_lexers
+from pygments.lexers import get_all_lexers  # type: ignore[import-untyped]
 
 from crabtalk_tui.chat.flow import Span
 from crabtalk_tui.chat.highlight import Highlight
@@ -85,3 +88,12 @@ def test_no_language_there_is_loses_a_character() -> None:
         highlight = Highlight(LOOK, aliases[0]) if aliases else Highlight(LOOK, "")
         for line in ODD:
             assert "".join(text for text, _ in highlight.line(line)) == line, aliases
+
+
+def test_what_was_warmed_is_loaded() -> None:
+    script = (
+        "import sys; from crabtalk_tui.chat.highlight import warm; "
+        "assert 'pygments' not in sys.modules; warm(); "
+        "assert 'pygments.lexers.python' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

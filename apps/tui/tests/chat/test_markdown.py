@@ -14,8 +14,36 @@ from crabtalk_tui.chat.markdown import MarkdownStream
 from crabtalk_tui.chat.placement import LONG
 
 LINES = ["# ", "## ", "- ", "* ", "1. ", "2) ", "> ", "```", "```py", "~~~", "|", "|a|b|", "|-|-|"]
-BITS = ["---", "***", "===", "    ", "\t", "word ", "longerword ", "日本語", "*", "**", "`", "x", "é"]
-ODD = ["[a](b)", "[x] ", "[ ] ", "\r\n", "\r", "\x1b[31m", "&amp;", "-", "=", "#", "a|b", "<br>", "1."]
+BITS = [
+    "---",
+    "***",
+    "===",
+    "    ",
+    "\t",
+    "word ",
+    "longerword ",
+    "日本語",
+    "*",
+    "**",
+    "`",
+    "x",
+    "é",
+]
+ODD = [
+    "[a](b)",
+    "[x] ",
+    "[ ] ",
+    "\r\n",
+    "\r",
+    "\x1b[31m",
+    "&amp;",
+    "-",
+    "=",
+    "#",
+    "a|b",
+    "<br>",
+    "1.",
+]
 TEXTS = st.lists(
     st.sampled_from(["\n", "\n", "\n\n", " ", "  "]) | st.sampled_from([*LINES, *BITS, *ODD]),
     max_size=50,
@@ -210,7 +238,7 @@ def test_what_would_steer_a_terminal_is_seen_instead() -> None:
     text = "a\x1b[2Jb \x07 \u202ec \x9b31m\n```\n\x1b]0;t\x07\tx\r\n```\n# \x00\nb\rc"
     shown = "\n".join(in_pieces(text, [1] * len(text), 60))
     assert shown == "\n".join(whole(text, 60))
-    assert not [c for c in shown if ord(c) < 32 and c != "\n" or c in "\x9b\u202e"]
+    assert not [c for c in shown if (ord(c) < 32 and c != "\n") or c in "\x9b\u202e"]
     for written in ("a\\x1b[2Jb", "\\x07", "\\u202ec", "\\x9b31m", "\\x1b]0;t", "\\x00", "b\\rc"):
         assert written in shown
 

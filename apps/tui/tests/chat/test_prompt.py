@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prompt_toolkit.data_structures import Size
 from prompt_toolkit.history import InMemoryHistory
 
 from apps.tui.tests.chat.terminal import (
@@ -34,7 +35,7 @@ def prompt() -> Prompt:
     def nothing(text: str, cursor: int) -> Iterable[Candidate]:
         return ()
 
-    return Prompt(InMemoryHistory(), nothing, lambda: 24)
+    return Prompt(InMemoryHistory(), nothing, lambda: Size(rows=24, columns=80))
 
 
 # ── What was typed before ──────────────────────────────────────────────────────────────────────

@@ -4,7 +4,17 @@ import json
 
 import pytest
 
-from apps.tui.tests.chat.drawn import Drawn, bare, call, calls, complete, end, on_feed, result, start
+from apps.tui.tests.chat.drawn import (
+    Drawn,
+    bare,
+    call,
+    calls,
+    complete,
+    end,
+    on_feed,
+    result,
+    start,
+)
 from crabtalk.protocol import wire
 from crabtalk_tui.chat.look import PLAIN
 from crabtalk_tui.chat.runs import MOST, Runs
@@ -63,7 +73,7 @@ def test_what_an_agent_does_just_now_is_shown_and_what_it_did_when_it_is_done() 
     drawn = delegating()
     parent = ("r1", "c1", 0)
 
-    def doing(kind: wire.AgentEventKind, content: str = "", call_id: str = "x") -> str:
+    def doing(kind: "wire.AgentEventKind.ValueType", content: str = "", call_id: str = "x") -> str:
         tools = [call("bash", '{"command": "ls"}', "x")] if kind == wire.TOOL_START else []
         drawn.follow(
             on_feed(kind, "k1", parent=parent, tools=tools, content=content, call_id=call_id)

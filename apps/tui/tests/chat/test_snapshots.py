@@ -9,11 +9,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pyte
 import pytest
 
 from apps.tui.tests.chat.drawn import (
     LOOKS,
     Drawn,
+    bare,
     call,
     calls,
     chunk,
@@ -142,3 +144,20 @@ def test_it_looks_as_it_did(scene: Callable[[Drawn], None], width: int, look: st
     if os.environ.get("REWRITE_SNAPSHOTS"):
         snapshot.write_text(shown)
     assert snapshot.read_text() == shown
+
+
+@pytest.mark.req("chat.show.narrow")
+@pytest.mark.parametrize("width", [80, 40, 20])
+@pytest.mark.parametrize("scene", [answer, turn, live])
+def test_a_terminal_shows_each_line_as_one_line(scene: Callable[[Drawn], None], width: int) -> None:
+    """By a terminal that counts places its own way."""
+    drawn = Drawn(width, LOOKS["colour"])
+    scene(drawn)
+    lines = drawn.printed.splitlines()
+    screen = pyte.Screen(width, len(lines) + 1)
+    pyte.Stream(screen).feed("".join(f"{line}\r\n" for line in lines))
+    shown = [line.rstrip() for line in screen.display[:-1]]
+    assert [line.replace("\ufe0f", "") for line in shown] == [
+        line.replace("\ufe0f", "").rstrip() for line in bare(lines)
+    ]
+    assert (screen.cursor.x, screen.cursor.y) == (0, len(lines))

@@ -64,7 +64,6 @@ def test_a_hint_outlives_the_rest() -> None:
         st.floats(0, 1e6),
         st.integers(0, 16),
         st.sampled_from(["", "Ctrl+C again leaves"]),
-        st.booleans(),
     ),
     st.integers(1, 120),
 )

@@ -189,16 +189,35 @@ async def test_a_name_after_an_at_sign_has_another_agent_answer(
         async with served.client() as client:
             page = await client.list_messages("crab")
         assert [(m.role, m.agent) for m in page.messages][-1] == ("assistant", "twin")
-        assert any(line.strip(" ●*") == "twin" for line in terminal.lines)
+        (head,) = [y for y, line in enumerate(terminal.screen) if line == "twin"]
+        colours = {cell.fg for cell in terminal.cells[head][:4]}
+        assert len(colours) == 1
+        assert colours != {"default"}
 
 
 @pytest.mark.req("chat.multiline")
 async def test_a_message_has_as_many_lines_as_one_likes(tmp_path: Path) -> None:
     async with daemon(tmp_path) as served, chatting(served.home) as terminal:
         await terminal.until_view("ready")
-        terminal.type("one" + ALT_ENTER + "two" + ctrl("J") + "three\x1b[13;2ufour" + ENTER)
+        terminal.type("one" + ALT_ENTER + "  two" + ctrl("J") + "three\x1b[13;2ufour" + ENTER)
         await served.model.until_asked()
-        assert served.model.requests[0]["messages"][-1]["content"] == "one\ntwo\nthree\nfour"
+        assert served.model.requests[0]["messages"][-1]["content"] == "one\n  two\nthree\nfour"
+
+
+@pytest.mark.req("chat.scrollback")
+async def test_drawing_anew_touches_nothing_that_was_printed(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        await said(terminal, "hello")
+        await terminal.until("heard: hello")
+        await terminal.until_view("ready")
+        before = terminal.lines
+        terminal.type(ctrl("L"))
+        await terminal.until_written(len(terminal.written) + 1)
+        terminal.type("x")
+        await terminal.until_view("> x")
+        terminal.type("\x7f")
+        await terminal.until_gone("> x")
+        assert terminal.lines == before
 
 
 @at_both_sizes
@@ -242,7 +261,7 @@ async def test_commands_are_answered_here_and_other_words_with_a_slash_by_the_ag
         await terminal.until("heard: /nothing of ours")
 
 
-@pytest.mark.req("chat.title")
+@pytest.mark.req("chat.options")
 async def test_words_on_the_command_line_choose_agent_and_sender(tmp_path: Path) -> None:
     async with (
         daemon(tmp_path) as served,

@@ -1,7 +1,7 @@
 """The chat where things are not as they should be: no daemon, no colour, no cursor, no room."""
 
-import asyncio
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -47,29 +47,8 @@ async def test_a_daemon_that_was_killed_is_started_again_when_nobody_else_does(
         await served.kill()
         await said(terminal, "are you there")
         await terminal.until("heard: are you there")
-        started = re.search(r"kill\s+(\d+)", terminal.text)
-        assert started is not None, terminal.picture()
-        process = int(started[1])
-        assert (Path("/proc") / str(process) / "cmdline").read_bytes().count(b"crabtalkd")
-        await ended(process)
-
-
-async def ended(process: int) -> None:
-    """Stops a daemon that the chat has started, and waits for its end."""
-    import os
-    import signal
-
-    os.kill(process, signal.SIGTERM)
-    async with asyncio.timeout(20):
-        while Path(f"/proc/{process}/stat").exists() and not is_dead(process):
-            await asyncio.sleep(0.01)
-
-
-def is_dead(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+        assert "started crabtalkd" in terminal.text
+        assert served.holder is not None
 
 
 @pytest.mark.req("chat.daemon.none")
@@ -142,6 +121,36 @@ async def test_without_colour_there_is_none(tmp_path: Path) -> None:
                 await terminal.until("heard:")
                 await terminal.until_view("ready")
                 assert bool(COLOURS.search(terminal.written)) is not bool(no_colour)
+
+
+@pytest.mark.req("chat.typewriter")
+async def test_where_only_ascii_can_be_shown_nothing_else_is_written(tmp_path: Path) -> None:
+    async with (
+        daemon(tmp_path) as served,
+        chatting(served.home, PYTHONIOENCODING="ascii") as terminal,
+    ):
+        question = '{"question": "Red?", "header": "h", "options": ["a", "b"]}'
+        await said(terminal, f'!tool ask_user {{"questions": [{question}]}}')
+        await terminal.until_view("> o a")
+        terminal.type(ENTER)
+        await terminal.until('heard: {"Red?": "a"}')
+        await terminal.until_view("ready")
+        assert terminal.written.isascii()
+        assert "?" not in terminal.view.replace("Red?", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.req("chat.leave")
+async def test_whoever_ends_it_from_outside_gets_the_terminal_back_as_it_was(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        before = terminal.modes
+        await terminal.until_view("ready")
+        assert terminal.modes != before
+        terminal.process.send_signal(number)
+        assert await terminal.process.wait() in (0, 130)
+        assert terminal.modes == before
 
 
 async def invited(terminal: Terminal) -> None:

@@ -157,19 +157,23 @@ def test_a_question_waits_until_it_is_answered_or_cannot_be_any_more() -> None:
     arguments = json.dumps({"questions": [{"question": "Which?", "header": "Colour"}]})
     drawn = Drawn()
     drawn.feed(start(), calls(call("ask_user", arguments)), asking)
-    assert drawn.transcript.ask is not None
-    assert drawn.transcript.ask.ask_id == "q1"
+    assert asked_by(drawn) == "q1"
     drawn.feed(result('{"Which?": "blue"}'))
-    assert drawn.transcript.ask is None
+    assert asked_by(drawn) == ""
     assert drawn.lines == ["✓ ask_user(Colour)  3.2s", "  Which?", "    blue"]
     for settling in (complete(), end()):
         drawn.feed(start(), asking)
-        assert drawn.transcript.ask is not None
+        assert asked_by(drawn) == "q1"
         drawn.feed(settling)
-        assert drawn.transcript.ask is None
+        assert asked_by(drawn) == ""
     drawn.feed(start(), asking)
     drawn.transcript.answered()
-    assert drawn.transcript.ask is None
+    assert asked_by(drawn) == ""
+
+
+def asked_by(drawn: Drawn) -> str:
+    """The question that waits for an answer."""
+    return drawn.transcript.ask.ask_id if drawn.transcript.ask is not None else ""
 
 
 def test_what_is_said_into_a_turn_is_shown_when_it_is_heard() -> None:
@@ -215,7 +219,7 @@ def test_when_nothing_comes_it_is_said_how_long() -> None:
     ],
 )
 def test_how_a_turn_ended_is_said_where_the_answer_does_not_show_it(
-    reason: wire.StopReason, error: str, shown: list[str]
+    reason: "wire.StopReason.ValueType", error: str, shown: list[str]
 ) -> None:
     drawn = Drawn()
     drawn.feed(start(), end(reason, error))
@@ -224,7 +228,9 @@ def test_how_a_turn_ended_is_said_where_the_answer_does_not_show_it(
 
 @pytest.mark.req("chat.show.endings")
 @pytest.mark.parametrize("reason", [wire.STOP_REASON_CANCELLED, wire.STOP_REASON_ERROR])
-def test_a_turn_that_ends_with_something_open_closes_it(reason: wire.StopReason) -> None:
+def test_a_turn_that_ends_with_something_open_closes_it(
+    reason: "wire.StopReason.ValueType",
+) -> None:
     error = "gone" if reason == wire.STOP_REASON_ERROR else ""
     last = "✗ gone" if error else "· stopped"
     drawn = Drawn()

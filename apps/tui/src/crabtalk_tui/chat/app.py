@@ -5,6 +5,7 @@ It only holds the parts together: what was said is the talk's, how it looks the 
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -59,7 +60,7 @@ class Chat:
         self.form: Form | None = None
         self.paper = Paper(sys.stdout, is_plain=not self.look.has_colour)
         root = home or default_home()
-        self.prompt = Prompt(Typed(root / "history"), self._candidates, self._rows)
+        self.prompt = Prompt(Typed(root / "history"), self._candidates, self.paper.get_size)
         self._pictures = root / "pictures"
         self._postponed: set[str] = set()  # questions one has looked at and put off
         self._forms: dict[str, Form] = {}  # theirs, as they were left
@@ -92,6 +93,9 @@ class Chat:
             await self._open()
             if words:
                 self.talk.say(words)
+            # Whoever ends it from outside gets a terminal back that echoes what is typed.
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                asyncio.get_running_loop().add_signal_handler(number, self.leave)
             with suppress(EOFError):
                 return await self.board.run_async(handle_sigint=False)
         return 0
@@ -153,6 +157,14 @@ class Chat:
             self.prompt.buffer.insert_text(path)
         elif not self.prompt.paste(text):
             self.talk.noticed("that is too long to be sent; save it and name the file", "error")
+
+    def draw_anew(self) -> None:
+        """What is below; what was printed is the terminal's, and stays."""
+        self.board.renderer.erase()
+        self.board.invalidate()
+
+    def suspend(self) -> None:
+        self.board.suspend_to_background()
 
     def paste_picture(self) -> None:
         self.board.create_background_task(self._paste_picture())
@@ -299,8 +311,7 @@ class Chat:
     def _form_lines(self) -> list[Line] | None:
         if self.form is None:
             return None
-        is_ascii = self.look.glyphs.prompt.isascii()
-        return self.form.lines(self._columns(), self._form_rows(), is_ascii=is_ascii)
+        return self.form.lines(self._columns(), self._form_rows())
 
     def _status(self) -> list[Line]:
         status = self.talk.status(self._hint, is_filling=self.form is not None)

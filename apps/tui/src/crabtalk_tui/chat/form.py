@@ -164,7 +164,7 @@ class Form:
 
     # ── What it looks like ──────────────────────────────────────────────────────────────────
 
-    def lines(self, width: int, height: int, *, is_ascii: bool = False) -> list[Line]:
+    def lines(self, width: int, height: int) -> list[Line]:
         """At most `height` of them; a question too long for that is cut, its options are not."""
         head: list[Line] = [self._tabs(width)] if self._last else []
         foot: list[Line] = [[("class:form.hint", cut(self._hint(), width))]]
@@ -172,7 +172,7 @@ class Form:
         room = max(height - len(head) - len(foot), 1)
         if page is None:
             return [*head, *self._sending(width)[:room], *foot]
-        rows, row = page_rows(page, width, is_ascii=is_ascii)
+        rows, row = page_rows(page, width)
         question = wrapped(visible(page.question, layout=True), width)
         if len(rows) > room - 1:
             rows = around(rows, row, max(room - min(len(question), 2), 1))
@@ -186,7 +186,7 @@ class Form:
         """Whether some of the question in view does not fit."""
         if self.page is None:
             return False
-        rows, _ = page_rows(self.page, width, is_ascii=True)
+        rows, _ = page_rows(self.page, width)
         question = wrapped(visible(self.page.question, layout=True), width)
         return len(question) + len(rows) + 1 + bool(self._last) > height
 
@@ -244,19 +244,16 @@ def page_of(question: wire.AskQuestion) -> Page:
     )
 
 
-def page_rows(page: Page, width: int, *, is_ascii: bool) -> tuple[list[Line], int]:
+def page_rows(page: Page, width: int) -> tuple[list[Line], int]:
     """A line a row, and which of them the cursor is on."""
     marks = {(True, True): "[x]", (True, False): "[ ]", (False, True): "●", (False, False): "○"}
-    if is_ascii:
-        marks |= {(False, True): "(*)", (False, False): "( )"}
-    pointer = "> " if is_ascii else "▸ "
     rows: list[Line] = []
     for number in range(page.own + 1):
         here = number == page.row
         style = "class:form.current" if here else ""
         mark = marks[page.many, number in page.chosen]
         left = width - 2 - len(mark) - 1
-        line: Line = [(style, f"{pointer if here else '  '}{mark} ")]
+        line: Line = [(style, f"{'▸ ' if here else '  '}{mark} ")]
         if here and number < page.own:
             line.insert(0, ("[SetCursorPosition]", ""))
         if number == page.own:

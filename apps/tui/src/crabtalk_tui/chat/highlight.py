@@ -16,6 +16,7 @@ BLOCK_COMMENTS = frozenset(
     {"C", "C++", "C#", "CSS", "Dart", "Go", "Java", "JavaScript", "Kotlin", "Objective-C", "PHP"}
     | {"Rust", "SCSS", "Scala", "Swift", "TypeScript", "TSX", "JSX", "Zig", "SQL"}
 )
+USUAL = ("python", "bash", "json", "javascript")
 OPEN, CLOSE = "/*", "*/"
 MOST = 4  # tokens for each character, beyond which a lexer goes round in circles
 Token = tuple[Any, str]
@@ -47,7 +48,7 @@ class Highlight:
         return spans
 
     def _in_comment_or_not(self, text: str) -> list[Token]:
-        from pygments.token import Comment
+        from pygments.token import Comment  # type: ignore[import-untyped]
 
         if self._in_comment:
             inside, close, rest = text.partition(CLOSE)
@@ -84,8 +85,10 @@ class Highlight:
         return tokens
 
     def _lexed(self, text: str) -> Iterator[Token]:
-        from pygments.lexer import ExtendedRegexLexer, LexerContext
+        from pygments.lexer import ExtendedRegexLexer, LexerContext  # type: ignore[import-untyped]
 
+        if self._lexer is None:
+            return
         if self._stack is None:
             found = self._lexer.get_tokens_unprocessed(text)
             yield from ((kind, piece) for _, kind, piece in found)
@@ -104,10 +107,17 @@ class Highlight:
         return self._styles[kind]
 
 
+def warm() -> None:
+    """Loads what the usual languages need. It takes a moment, which is best not one in which
+    somebody types: call it in a thread."""
+    for language in USUAL:
+        Highlight(Look(), language).line("")
+
+
 def lexer_for(language: str) -> Any:
     """None for a language nobody knows."""
-    from pygments.lexers import get_lexer_by_name
-    from pygments.util import ClassNotFound
+    from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+    from pygments.util import ClassNotFound  # type: ignore[import-untyped]
 
     try:
         return get_lexer_by_name(language.lower())
@@ -126,7 +136,7 @@ def is_stateful(lexer: Any) -> bool:
 
 
 def style_of(kind: Any, styles: Styles) -> str:
-    from pygments import token
+    from pygments import token  # type: ignore[import-untyped]
 
     for parent, style in (
         (token.Comment, styles.comment),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Always, Condition, Filter
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
@@ -43,11 +43,11 @@ IN_FORM = {
 def bindings(chat: "Chat") -> KeyBindings:
     made = KeyBindings()
     in_form = Condition(lambda: chat.form is not None)
-    writing = ~in_form
+    writing, anywhere = ~in_form, Always()
 
-    def bind(*keys: str, where: Condition | None = None) -> Callable[[Callable[[], None]], None]:
+    def bind(*keys: str, where: Filter = writing) -> Callable[[Callable[[], None]], None]:
         def bound(act: Callable[[], None]) -> None:
-            @made.add(*keys, filter=where if where is not None else writing)
+            @made.add(*keys, filter=where)
             def _(event: KeyPressEvent) -> None:
                 act()
 
@@ -56,7 +56,7 @@ def bindings(chat: "Chat") -> KeyBindings:
     prompt = chat.prompt
     bind("enter")(chat.enter)
     for keys in (("escape", "enter"), ("c-j",)):
-        bind(*keys)(prompt.buffer.newline)
+        bind(*keys)(prompt.new_line)
     bind("escape")(chat.escape)
     bind("c-d")(chat.end_of_input)
     bind("tab")(prompt.complete)
@@ -65,9 +65,11 @@ def bindings(chat: "Chat") -> KeyBindings:
     bind("backspace")(chat.erase)
 
     for keys in (("c-c",), ("<sigint>",)):
-        bind(*keys, where=Condition(lambda: True))(chat.interrupt)
-    bind("c-o", where=Condition(lambda: True))(lambda: chat.expand("output"))
-    bind("c-t", where=Condition(lambda: True))(lambda: chat.expand("thinking"))
+        bind(*keys, where=anywhere)(chat.interrupt)
+    bind("c-l", where=anywhere)(chat.draw_anew)
+    bind("c-z", where=anywhere)(chat.suspend)
+    bind("c-o", where=anywhere)(lambda: chat.expand("output"))
+    bind("c-t", where=anywhere)(lambda: chat.expand("thinking"))
 
     for key, name in IN_FORM.items():
         bind(key, where=in_form)(lambda name=name: chat.press(name))  # type: ignore[misc]

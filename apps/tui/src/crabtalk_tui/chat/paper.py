@@ -18,6 +18,9 @@ BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
 # Where the system does not say, or says what no terminal is.
 USUAL = Size(rows=24, columns=80)
 
+# What the board is drawn with, for terminals that only know what a typewriter has.
+TYPEWRITER = str.maketrans("·…↑↓←▸●○↵█░✓", "-~^v<>*o/#.+")
+
 # How terminals make themselves known that wrap lines anew when they become narrower.
 REWRAPPING = (
     "ALACRITTY_WINDOW_ID",
@@ -44,6 +47,10 @@ class Paper(Vt100_Output):
             enable_cpr=False,
         )
         self._held = 0
+        self._letters = {} if is_unicode(stdout) else TYPEWRITER
+
+    def write(self, data: str) -> None:
+        super().write(data.translate(self._letters) if self._letters else data)
 
     @contextmanager
     def in_one_piece(self) -> Iterator[None]:
@@ -71,6 +78,10 @@ def size_of(stdout: TextIO) -> Size:
     except (OSError, ValueError):
         return USUAL
     return Size(rows=rows or USUAL.rows, columns=columns or USUAL.columns)
+
+
+def is_unicode(stdout: TextIO) -> bool:
+    return (stdout.encoding or "").lower().replace("-", "").startswith("utf")
 
 
 def is_terminal() -> bool:

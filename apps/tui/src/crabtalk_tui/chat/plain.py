@@ -150,6 +150,9 @@ class Lines:
         if self._form is None and questions:
             self._form = Form(next(iter(questions.values())).ask)
             self._is_prompted = False
+        if self._form is not None and self._is_over:
+            self.talk.stop_soon()  # nobody is left to answer
+            return
         if self._is_prompted or (self.talk.is_busy and self._form is None):
             return
         if self._form is not None and self._form.page is not None:

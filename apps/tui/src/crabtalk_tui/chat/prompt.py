@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, ThreadedCompleter
+from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
@@ -42,12 +43,12 @@ SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
 
 
 class Prompt:
-    def __init__(self, history: History, complete: Complete, rows: Callable[[], int]) -> None:
-        """`rows` says how many the terminal has just now."""
+    def __init__(self, history: History, complete: Complete, size: Callable[[], Size]) -> None:
+        """`size` is that of the terminal, just now."""
         for keys in SHIFT_ENTER:
             ANSI_SEQUENCES[keys] = (Keys.Escape, Keys.ControlM)
         self._pastes: list[str] = []
-        self._rows = rows
+        self._size = size
         self.buffer = Buffer(
             multiline=True,
             history=history,
@@ -57,7 +58,7 @@ class Prompt:
         )
         self.window = Window(
             BufferControl(self.buffer),
-            height=lambda: Dimension(min=1, max=max(rows() // 3, 1)),
+            height=lambda: Dimension(min=1, max=max(size().rows // 3, 1)),
             get_line_prefix=self._prefix,
             wrap_lines=True,
             dont_extend_height=True,
@@ -131,6 +132,10 @@ class Prompt:
         self.buffer.apply_completion(state.current_completion)
         return True
 
+    def new_line(self) -> None:
+        """As it is: an indentation of our own would change what was meant."""
+        self.buffer.newline(copy_margin=False)
+
     def complete(self) -> None:
         if self.buffer.complete_state is not None:
             self.buffer.complete_next()
@@ -157,7 +162,7 @@ class Prompt:
     def _menu_rows(self) -> Dimension:
         state = self.buffer.complete_state
         count = len(state.completions) if state is not None else 0
-        return Dimension.exact(max(min(count, MENU_ROWS, self._rows() // 3), 1))
+        return Dimension.exact(max(min(count, MENU_ROWS, self._size().rows // 3), 1))
 
     def _menu(self) -> StyleAndTextTuples:
         state = self.buffer.complete_state
@@ -173,7 +178,8 @@ class Prompt:
             style = "class:menu.current" if number == marked else "class:menu"
             name = each.display_text
             lines.append((style, f"  {name}{' ' * (width - get_cwidth(name))} "))
-            lines.append(("class:menu.meta", f" {cut(each.display_meta_text, 60)}\n"))
+            about = cut(each.display_meta_text, max(self._size().columns - width - 5, 0))
+            lines.append(("class:menu.meta", f" {about}\n"))
         return lines
 
 

@@ -29,7 +29,6 @@ class Status:
     seconds: float = 0  # that the run has taken
     waiting: int = 0  # messages that wait for the run to end
     hint: str = ""  # what a key does just now; stands in for the rest
-    is_ascii: bool = False
 
     @property
     def is_full(self) -> bool:
@@ -76,8 +75,7 @@ class Status:
             return f"{count(self.context)} tokens"
         share = min(self.context / self.compact_at, 1)
         filled = round(share * METER)
-        full, empty = ("#", "-") if self.is_ascii else ("█", "░")
-        meter = full * filled + empty * (METER - filled)
+        meter = "█" * filled + "░" * (METER - filled)
         return f"{meter} {count(self.context)}/{count(self.compact_at)}"
 
     @property

@@ -69,9 +69,9 @@ class Talk:
             spending=settings.spending(),
         )
         self._face = face
-        self._look = look
         self._settings = settings
         self._since = 0.0  # the turn that runs
+        self._heard: list[str] = []  # of its answer
         self._worker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -152,6 +152,7 @@ class Talk:
 
     async def _take_turn(self, saying: Saying) -> None:
         self._since = time.monotonic()
+        self._heard.clear()
         agent = self.session.agent
         self.transcript.begin(saying.text, agent=agent, guest=saying.guest or None)
         self._face.changed()
@@ -192,6 +193,8 @@ class Talk:
     def streamed(self, event: wire.StreamEvent) -> None:
         if event.HasField("user_steered") and event.user_steered.content in self.steering:
             self.steering.remove(event.user_steered.content)
+        if event.HasField("chunk"):
+            self._heard.append(event.chunk.content)
         self.transcript.feed(event, time.monotonic())
         self._face.changed()
 
@@ -200,8 +203,12 @@ class Talk:
         self._face.changed()
 
     def kept(self, messages: Sequence[wire.ConversationMessage]) -> None:
-        # Most of it was streamed before the daemon went away: shown again it would be read twice.
-        pass
+        """Of a turn that was cut off. What came through is on the screen already."""
+        heard = "".join(self._heard)
+        unheard = [m for m in messages if m.role == "assistant" and m.content not in heard]
+        if unheard:
+            self.transcript.history(unheard)
+            self._face.changed()
 
     def noticed(self, text: str, kind: Kind) -> None:
         self.transcript.notice(text, kind)
@@ -226,7 +233,6 @@ class Talk:
             seconds=time.monotonic() - self._since,
             waiting=len(self.waiting),
             hint=hint,
-            is_ascii=self._look.glyphs.prompt.isascii(),
         )
 
     def _state(self, *, is_filling: bool) -> State:
