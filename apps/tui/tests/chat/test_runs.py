@@ -69,6 +69,15 @@ def test_agents_at_work_are_a_tree_under_the_call_that_set_them_off() -> None:
 
 
 @pytest.mark.req("chat.show.tree")
+def test_tasks_stand_in_the_order_they_were_given_whoever_began_first() -> None:
+    drawn = delegating().follow(
+        on_feed(wire.TEXT_START, "k2", agent="scout", parent=("r1", "c1", 1)),
+        on_feed(wire.TEXT_START, "k1", parent=("r1", "c1", 0)),
+    )
+    assert [line.split()[2] for line in drawn.live[1:]] == ["worker", "scout"]
+
+
+@pytest.mark.req("chat.show.tree")
 def test_what_an_agent_does_just_now_is_shown_and_what_it_did_when_it_is_done() -> None:
     drawn = delegating()
     parent = ("r1", "c1", 0)

@@ -169,6 +169,19 @@ async def test_ctrl_d_leaves_only_when_nothing_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("chat.leave")
+async def test_what_was_being_said_is_left_on_the_screen(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        await said(terminal, "!say begun and never ended\n!wait")
+        await served.model.until_waiting()
+        await terminal.until("begun and never ended")
+        terminal.type(ctrl("D"))
+        assert await terminal.left() == 0
+        assert "begun and never ended" in terminal.screen
+        assert "ready" not in terminal.text
+        assert "Esc stops" not in terminal.text
+
+
+@pytest.mark.req("chat.leave")
 async def test_quit_leaves(tmp_path: Path) -> None:
     async with daemon(tmp_path) as served, chatting(served.home) as terminal:
         await said(terminal, "/quit")

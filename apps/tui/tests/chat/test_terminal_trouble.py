@@ -123,6 +123,28 @@ async def test_without_colour_there_is_none(tmp_path: Path) -> None:
                 assert bool(COLOURS.search(terminal.written)) is not bool(no_colour)
 
 
+@pytest.mark.parametrize("size", [(20, 5), (24, 8), (200, 60)], ids=str)
+@pytest.mark.req("chat.resize")
+async def test_it_fits_whatever_the_size(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
+        await terminal.until_view("ready")
+        terminal.type("/")
+        await terminal.until_view("/help")
+        terminal.type("\x7f!say begun\n!wait\n!say done" + ENTER)
+        await served.model.until_waiting()
+        terminal.type("steer one" + ENTER)
+        for number in range(9):
+            terminal.type(f"many words on line {number}" + ctrl("J"))
+        await terminal.until_view("line 8")
+        assert "too small" not in terminal.view
+        served.model.release()
+        await terminal.until_view("ready")
+        terminal.type(ctrl("C"))
+        terminal.type(ctrl("C"))
+        assert await terminal.left() == 0
+        assert "too small" not in terminal.text
+
+
 @pytest.mark.req("chat.typewriter")
 async def test_where_only_ascii_can_be_shown_nothing_else_is_written(tmp_path: Path) -> None:
     async with (

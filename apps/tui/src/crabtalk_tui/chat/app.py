@@ -18,7 +18,8 @@ from crabtalk.transport import default_home
 from crabtalk_tui.screen import one_line, visible
 
 from . import pictures
-from .board import ROOM_ABOVE, Board, gap_rows
+from .asking import Asking
+from .board import ROOM_ABOVE, Board, gap_rows, is_roomy
 from .candidates import candidates
 from .form import Form, Line, cut, wrapped
 from .greeting import greeting
@@ -57,19 +58,23 @@ class Chat:
     def __init__(self, home: Path | None) -> None:
         self.home = home
         self.look = Look.of(os.environ, sys.stdout.encoding)
-        self.form: Form | None = None
+        self.asking = Asking()
         self.paper = Paper(sys.stdout, is_plain=not self.look.has_colour)
         root = home or default_home()
         self.prompt = Prompt(Typed(root / "history"), self._candidates, self.paper.get_size)
         self._pictures = root / "pictures"
-        self._postponed: set[str] = set()  # questions one has looked at and put off
-        self._forms: dict[str, Form] = {}  # theirs, as they were left
         self._live: list[str] = []
         self._frame: asyncio.TimerHandle | None = None
+        self._tick: asyncio.TimerHandle | None = None
         self._drawn = 0.0
         self._pressed = 0.0  # when Esc or Ctrl+C last stopped something
         self._typed = 0.0  # when any key was last pressed
         self._hint = ""
+
+    @property
+    def form(self) -> Form | None:
+        """The one in view, which gets the keys."""
+        return self.asking.form
 
     async def run(self, agent: str | None, sender: str, start: bool, words: str) -> int:
         settings, complaint = read_settings(self.home)
@@ -80,7 +85,7 @@ class Chat:
             self.paper,
             self.prompt,
             bindings(self),
-            live=lambda: self._live,
+            live=self._live_lines,
             waiting=self._waiting,
             form=self._form_lines,
             status=self._status,
@@ -97,8 +102,17 @@ class Chat:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self.leave)
             with suppress(EOFError):
-                return await self.board.run_async(handle_sigint=False)
+                await self.board.run_async(handle_sigint=False)
+            self._close()
         return 0
+
+    def _close(self) -> None:
+        """What was being said is left on the screen as far as it came."""
+        for timer in (self._frame, self._tick):
+            if timer is not None:
+                timer.cancel()
+        self.talk.transcript.cut(time.monotonic())
+        self.board.print(self.talk.transcript.take(self._columns()))
 
     async def _open(self) -> None:
         """What was said before, or for whoever comes first, a greeting."""
@@ -123,11 +137,12 @@ class Chat:
     def enter(self) -> None:
         if self.prompt.choose():
             return
-        if not self.prompt.text.strip():
-            self._postponed.clear()
-        if (question := self._question()) is not None:
+        questions = self.talk.session.questions
+        is_empty = not self.prompt.text.strip()
+        question = self.asking.take_up(questions) if is_empty else self.asking.next_of(questions)
+        if question is not None:
             self._open_form(question)
-        elif self.prompt.text.strip():
+        elif not is_empty:
             self.talk.say(self.prompt.take())
 
     def escape(self) -> None:
@@ -137,7 +152,7 @@ class Chat:
             self._stop_or_leave("Esc", idle=False)
 
     def interrupt(self) -> None:
-        self._close_form()
+        self.press("escape")
         self._stop_or_leave("Ctrl+C", idle=True)
 
     def end_of_input(self) -> None:
@@ -178,19 +193,12 @@ class Chat:
             self.talk.noticed(f"{nothing} to show", "hint")
 
     def press(self, key: str) -> None:
-        """In the form."""
-        form = self.form
-        if form is None:
-            return
-        outcome = form.press(key)
-        if outcome == "sent":
-            self._close_form()
-            self._postponed.add(form.ask_id)  # until the daemon has taken it
-            self.talk.answer_soon(form)
-        elif outcome == "left":
-            self._postponed.add(form.ask_id)
-            self._close_form()
-            self._forms[form.ask_id] = form
+        """In the form, if there is one."""
+        form, outcome = self.form, self.asking.press(key)
+        if form is not None and outcome:
+            self.board.fill(False)
+            if outcome == "sent":
+                self.talk.answer_soon(form)
 
     def _stop_or_leave(self, key: str, *, idle: bool) -> None:
         now = time.monotonic()
@@ -206,10 +214,10 @@ class Chat:
         self._pressed = now
         self._hint = f"{key} again leaves"
         self.board.invalidate()
-        asyncio.get_running_loop().call_later(AGAIN, self._forget_hint)
+        asyncio.get_running_loop().call_later(AGAIN, self._forget_hint, now)
 
-    def _forget_hint(self) -> None:
-        if time.monotonic() - self._pressed >= AGAIN:
+    def _forget_hint(self, pressed: float) -> None:
+        if pressed == self._pressed:
             self._hint = ""
             self.changed()
 
@@ -248,8 +256,13 @@ class Chat:
             self.board.print(finished)
         else:
             self.board.invalidate()
-        if self.talk.is_busy or self._question() is not None:
-            asyncio.get_running_loop().call_later(TICK, self.changed)
+        waits = self.asking.next_of(self.talk.session.questions) is not None
+        if self._tick is None and (self.talk.is_busy or waits):
+            self._tick = asyncio.get_running_loop().call_later(TICK, self._ticked)
+
+    def _ticked(self) -> None:
+        self._tick = None
+        self.changed()
 
     def _take_live(self) -> None:
         now = time.monotonic()
@@ -257,35 +270,23 @@ class Chat:
 
     # ── Questions ───────────────────────────────────────────────────────────────────────────
 
-    def _question(self) -> Question | None:
-        """The oldest that nobody has put off."""
-        for question in self.talk.session.questions:
-            if question.ask_id not in self._postponed:
-                return question
-        return None
-
     def _look_for_questions(self) -> None:
-        asked = {question.ask_id for question in self.talk.session.questions}
-        self._postponed &= asked
-        if self.form is not None and self.form.ask_id not in asked:
-            self._close_form()  # somebody else answered it, or the turn is over
+        questions = self.talk.session.questions
+        if self.asking.settle(questions):  # somebody else answered it, or the turn is over
+            self.board.fill(False)
         is_quiet = time.monotonic() - self._typed > QUIET and not self.prompt.buffer.text
-        if self.form is None and is_quiet and (question := self._question()) is not None:
-            self._open_form(question)
+        if self.form is None and is_quiet:
+            question = self.asking.next_of(questions)
+            if question is not None:
+                self._open_form(question)
 
     def _open_form(self, question: Question) -> None:
-        self.form = self._forms.pop(question.ask_id, None) or Form(question.ask)
+        form = self.asking.open(question)
         self.board.fill(True)
-        if self.form.is_cut(self._columns(), self._form_rows()):
-            for page in self.form.pages:  # nobody says yes to what they cannot read
+        if form.is_cut(self._columns(), self._form_rows()):
+            for page in form.pages:  # nobody says yes to what they cannot read
                 lines = wrapped(visible(page.question, layout=True), self._columns())
                 self.board.print("\n".join(["", *lines, ""]))
-        self.board.invalidate()
-
-    def _close_form(self) -> None:
-        self.form = None
-        self.board.fill(False)
-        self.board.invalidate()
 
     # ── What is on the board ────────────────────────────────────────────────────────────────
 
@@ -295,31 +296,37 @@ class Chat:
     def _rows(self) -> int:
         return self.paper.get_size().rows
 
-    def _form_rows(self) -> int:
-        above = ROOM_ABOVE + gap_rows(self.paper) + min(len(self._live), 2)
-        return max(self._rows() - above - 1, 4)
+    # All of it together is never higher than the terminal, however low that is.
+
+    def _live_lines(self) -> list[str]:
+        rows = self._live_rows()
+        return self._live[-rows:] if rows else []
 
     def _live_rows(self) -> int:
+        rows, is_high = self._rows(), is_roomy(self.paper)
         if self.form is not None:
-            return 2
-        menu = 6 if self.prompt.is_choosing else 0
-        lines = min(self.prompt.buffer.document.line_count, self._rows() // 3)
-        above = ROOM_ABOVE + gap_rows(self.paper)
-        room = self._rows() - above - 1 - len(self._waiting()) - menu - lines
-        return max(min(room, self._rows() // 2), 1)
+            return 2 if is_high else 0
+        others = self.prompt.rows + self.prompt.menu_rows + len(self._waiting()) + 1
+        room = rows - others - gap_rows(self.paper) - (ROOM_ABOVE if is_high else 0)
+        return max(min(room, rows // 2), 0)
+
+    def _form_rows(self) -> int:
+        above = ROOM_ABOVE + self._live_rows() if is_roomy(self.paper) else 0
+        return max(self._rows() - above - gap_rows(self.paper) - 1, 3)
 
     def _form_lines(self) -> list[Line] | None:
-        if self.form is None:
-            return None
-        return self.form.lines(self._columns(), self._form_rows())
+        form = self.form
+        return form.lines(self._columns(), self._form_rows()) if form is not None else None
 
     def _status(self) -> list[Line]:
         status = self.talk.status(self._hint, is_filling=self.form is not None)
         return [status.line(self._columns())]
 
     def _waiting(self) -> list[Line]:
-        """What was said and is not heard yet, two of each at most."""
-        said = [*self.talk.steering[-2:], *(words.text for words in [*self.talk.waiting][:2])]
+        """What was said and is not heard yet, some of it."""
+        most = 2 if is_roomy(self.paper) else 0
+        waiting = [saying.text for saying in self.talk.waiting]
+        said = [*self.talk.steering[:most], *waiting[:most]]
         width = self._columns()
         mark = f"{self.look.glyphs.prompt} "
         return [

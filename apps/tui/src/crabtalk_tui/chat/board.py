@@ -73,7 +73,7 @@ class Board(Application[int]):
         self._size = paper.get_size()
         is_filling = Condition(lambda: form() is not None)
         self._form_window = rows_of(lambda: form() or [], focusable=True)
-        gap = ConditionalContainer(Window(height=1), Condition(lambda: gap_rows(paper) > 0))
+        gap = ConditionalContainer(Window(height=1), Condition(lambda: is_roomy(paper)))
         body = HSplit(
             [
                 Window(
@@ -102,6 +102,7 @@ class Board(Application[int]):
     def fill(self, is_filling: bool) -> None:
         """Keys go to the form, or back to the prompt."""
         self.layout.focus(self._form_window if is_filling else self._prompt_window)
+        self.invalidate()
 
     def print(self, text: str) -> None:
         """Whole lines above it, which are never touched again."""
@@ -173,9 +174,13 @@ class Styled(FormattedTextControl):
         super().__init__(pieces)
 
 
+def is_roomy(paper: Paper) -> bool:
+    return paper.get_size().rows >= ROOMY
+
+
 def gap_rows(paper: Paper) -> int:
     """Between what is said and the prompt, where there is room to spare."""
-    return int(paper.get_size().rows >= ROOMY)
+    return int(is_roomy(paper))
 
 
 def rows_of(lines: Lines, *, focusable: bool = False) -> Window:

@@ -46,7 +46,6 @@ class Glyphs:
     tool: str = "●"
     done: str = "✓"
     failed: str = "✗"
-    question: str = "?"
     more: str = "…"
     between: str = "·"
     bullets: tuple[str, ...] = ("•", "◦", "▪")

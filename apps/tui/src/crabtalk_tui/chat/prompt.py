@@ -34,6 +34,7 @@ LONG_LINES = 8
 LONG_TEXT = 1500
 MOST_PASTED = 8 << 20  # two of them fit a frame
 MENU_ROWS = 6
+PREFIX = "> "
 
 Complete = Callable[[str, int], Iterable[Candidate]]
 
@@ -58,7 +59,7 @@ class Prompt:
         )
         self.window = Window(
             BufferControl(self.buffer),
-            height=lambda: Dimension(min=1, max=max(size().rows // 3, 1)),
+            height=lambda: Dimension(min=1, max=self.most_rows),
             get_line_prefix=self._prefix,
             wrap_lines=True,
             dont_extend_height=True,
@@ -66,7 +67,7 @@ class Prompt:
         self.menu = ConditionalContainer(
             Window(
                 FormattedTextControl(self._menu),
-                height=self._menu_rows,
+                height=lambda: Dimension.exact(self.menu_rows),
                 dont_extend_height=True,
             ),
             Condition(lambda: self.is_choosing),
@@ -76,6 +77,27 @@ class Prompt:
     def text(self) -> str:
         """All of it, pastes in full."""
         return PASTED.sub(self._pasted, self.buffer.text)
+
+    @property
+    def most_rows(self) -> int:
+        return max(self._size().rows // 3, 1)
+
+    @property
+    def rows(self) -> int:
+        """It takes on the terminal."""
+        width = max(self._size().columns - len(PREFIX), 1)
+        taken = 0
+        for line in self.buffer.document.lines:
+            taken += (get_cwidth(line) + 1) // width + 1  # with room for the cursor behind it
+            if taken >= self.most_rows:
+                return self.most_rows
+        return taken
+
+    @property
+    def menu_rows(self) -> int:
+        state = self.buffer.complete_state
+        count = len(state.completions) if state is not None else 0
+        return min(count, MENU_ROWS, self.most_rows)
 
     @property
     def is_choosing(self) -> bool:
@@ -157,19 +179,15 @@ class Prompt:
 
     @staticmethod
     def _prefix(line: int, wrap_count: int) -> StyleAndTextTuples:
-        return [("class:prompt", "> ") if line == 0 and wrap_count == 0 else ("", "  ")]
-
-    def _menu_rows(self) -> Dimension:
-        state = self.buffer.complete_state
-        count = len(state.completions) if state is not None else 0
-        return Dimension.exact(max(min(count, MENU_ROWS, self._size().rows // 3), 1))
+        is_first = line == 0 and wrap_count == 0
+        return [("class:prompt", PREFIX) if is_first else ("", " " * len(PREFIX))]
 
     def _menu(self) -> StyleAndTextTuples:
         state = self.buffer.complete_state
         if state is None:
             return []
         marked = state.complete_index
-        rows = self._menu_rows().preferred
+        rows = self.menu_rows
         first = min(max((marked or 0) - rows // 2, 0), max(len(state.completions) - rows, 0))
         shown = state.completions[first : first + rows]
         width = max(get_cwidth(each.display_text) for each in shown)

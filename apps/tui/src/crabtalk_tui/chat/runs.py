@@ -4,7 +4,7 @@ It hears of every run there is and remembers who set it off; which of them belon
 when they are drawn, for a feed and a stream keep no order between them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from crabtalk.protocol import wire
@@ -52,13 +52,6 @@ class Runs:
     def of_call(self, run_id: str, call_id: str) -> list[Run]:
         found = [r for r in self._runs.values() if r.call == call_id and r.parent == run_id]
         return sorted(found, key=lambda run: run.task)
-
-    def set_off_by(self, run_ids: Iterable[str]) -> list[Run]:
-        own = frozenset(run_ids)
-        return [run for run in self._runs.values() if run.parent in own]
-
-    def forget(self, run: Run) -> None:
-        self._runs.pop(run.id, None)
 
     def tree(
         self, runs: Sequence[Run], tasks: Sequence[tuple[str, str]], width: int, now: float

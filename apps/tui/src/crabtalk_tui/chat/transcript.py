@@ -269,7 +269,6 @@ class Transcript:
         if call is not None:
             task = call.tasks[run.task][1] if run.task < len(call.tasks) else ""
             self._fixed(lambda width: [self._runs.line(run, task, width, 0.0)])
-            self._runs.forget(run)
 
     # ── What is shown ───────────────────────────────────────────────────────────────────────
 

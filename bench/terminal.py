@@ -1,0 +1,112 @@
+"""The terminal: what it costs to show an answer while it is written, and a conversation read back.
+
+The answer has all that answers have. It comes a token at a time, 200 a second, and is drawn 30
+times a second as the chat does it: what is finished is taken, what can still change is drawn anew.
+Time is the processor's, of one core.
+"""
+
+import time
+from collections.abc import Iterator
+
+from crabtalk.protocol import wire
+from crabtalk_tui.chat.look import Look
+from crabtalk_tui.chat.transcript import Transcript
+
+from .report import Table
+
+TOKENS = 4000
+RATE = 200  # tokens a second
+FRAMES = 30  # a second
+WIDTH, HEIGHT = 80, 20
+
+ANSWER = """\
+## How the tide is read
+
+The **water** rises twice a day, and the table below says *when*. Each station writes what it
+measured to `tides.csv`, and the [harbour office](https://example.org/tides) checks it at noon.
+
+1. Read the file, a line at a time, and skip what is not a number.
+   - A gap of an hour is filled by the mean of its neighbours.
+   - A longer one stays a gap, and is shown as one.
+2. Compare it with the day before.
+
+```python
+def heights(path: Path) -> Iterator[float]:
+    \"\"\"Metres above the mean, oldest first.\"\"\"
+    for line in path.read_text().splitlines():
+        if (found := NUMBER.fullmatch(line)) is not None:
+            yield float(found["metres"])  # what is no number is a gap
+```
+
+| station | high  | low   | remark              |
+|---------|------:|------:|---------------------|
+| north   | 4.21  | 0.33  | new gauge           |
+| south   | 3.97  | 0.41  | `offline` since May |
+
+> Whoever walks out must know when to turn back.
+
+"""
+
+
+def tokens(count: int = TOKENS) -> Iterator[str]:
+    """About as long as those of models: four characters."""
+    text = ANSWER * (count * 4 // len(ANSWER) + 1)
+    return (text[at : at + 4] for at in range(0, count * 4, 4))
+
+
+def stream(width: int = WIDTH, count: int = TOKENS) -> tuple[float, float, int]:
+    """Seconds for all of it, seconds for the worst frame, and the most lines that were live."""
+    transcript = Transcript(Look())
+    transcript.feed(wire.StreamEvent(start=wire.StreamStart(agent="crab", run_id="1")), 0.0)
+    worst, most, drawn = 0.0, 0, 0.0
+    began = time.process_time()
+    for number, token in enumerate(tokens(count)):
+        now = number / RATE
+        transcript.feed(wire.StreamEvent(chunk=wire.StreamChunk(content=token)), now)
+        if now - drawn >= 1 / FRAMES:
+            drawn = now
+            before = time.process_time()
+            transcript.take(width)
+            most = max(most, len(transcript.live(width, HEIGHT, now)))
+            worst = max(worst, time.process_time() - before)
+    transcript.feed(wire.StreamEvent(end=wire.StreamEnd(agent="crab")), count / RATE)
+    transcript.take(width)
+    return time.process_time() - began, worst, most
+
+
+def history(lines: int) -> float:
+    """Seconds to lay out a conversation of so many lines."""
+    said = ANSWER.count("\n")
+    messages = [
+        wire.ConversationMessage(role="assistant", content=ANSWER) for _ in range(lines // said)
+    ]
+    transcript = Transcript(Look())
+    began = time.process_time()
+    transcript.history(messages)
+    transcript.take(WIDTH)
+    return time.process_time() - began
+
+
+def run() -> list[Table]:
+    stream(count=400)  # the colours of code are loaded by the first that needs them
+    seconds = TOKENS / RATE
+    table = Table(
+        f"Terminal, an answer of {TOKENS} tokens at {RATE} a second",
+        ["columns", "CPU s", "% of a core", "µs a token", "worst frame, ms", "lines redrawn"],
+        note="At most 15 % of a core is the target.",
+    )
+    for width in (WIDTH, 40):
+        spent, worst, most = min(stream(width) for _ in range(3))
+        share, each = 100 * spent / seconds, spent / TOKENS * 1e6
+        table.row(
+            str(width),
+            f"{spent:.2f}",
+            f"{share:.1f}",
+            f"{each:.0f}",
+            f"{worst * 1e3:.1f}",
+            str(most),
+        )
+    read_back = Table("Terminal, a conversation read back", ["lines", "CPU ms"])
+    for lines in (100, 1000, 10_000):
+        read_back.row(f"{lines:,}", f"{history(lines) * 1e3:.0f}")
+    return [table, read_back]
