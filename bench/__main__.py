@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import codec, footprint, history, memory, model, ping, search, streaming, turns
+from . import codec, events, footprint, history, memory, model, ping, search, streaming, turns
 from .report import Table
 
 BENCHES: dict[str, Callable[[], list[Table]]] = {
@@ -20,6 +20,7 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "history": history.run,
     "memory": memory.run,
     "search": search.run,
+    "events": events.run,
 }
 README = Path(__file__).with_name("README.md")
 MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"

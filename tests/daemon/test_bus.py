@@ -14,7 +14,9 @@ import pytest
 
 from crabtalk.client import Client, connect
 from crabtalk.daemon import firings
+from crabtalk.daemon.bus import Bus
 from crabtalk.daemon.firings import EventLimits
+from crabtalk.daemon.subscriptions import Subscription, SubscriptionFile
 from crabtalk.runtime import Limits
 from tests.crash.process import Process, prepare
 from tests.daemon.served import (
@@ -390,6 +392,70 @@ async def test_once_that_a_person_took_out_of_the_file_is_not_fired(tmp_path: Pa
         assert daemon.model.asked == 0
 
 
+class Held(SubscriptionFile):
+    """Has each reading wait until it is let."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.let = asyncio.Semaphore(0)
+
+    async def load(self) -> list[Subscription]:
+        found = await super().load()
+        await self.let.acquire()
+        return found
+
+
+@pytest.mark.req("events.once")
+async def test_once_is_once_though_a_reload_reads_it_again_before_it_is_struck_off(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        file = Held(tmp_path / "subscriptions.toml")
+        bus = Bus(file, lambda: daemon.daemon.runtime)
+        await bus.subscribe("x", "twin", once=True)
+        reloads = [asyncio.ensure_future(bus.load()) for _ in range(2)]
+        await asyncio.sleep(0)
+        events = [asyncio.ensure_future(bus.publish("x", "first"))]
+        await becomes(lambda: bus.subscriptions == [])
+        file.let.release()
+        await within(reloads[0])
+        assert len(bus.subscriptions) == 1
+        events.append(asyncio.ensure_future(bus.publish("x", "second")))
+        await becomes(lambda: bus.subscriptions == [])
+        file.let.release()
+        await within(asyncio.gather(*reloads, *events))
+        await becomes(lambda: bus.firings.waiting + bus.firings.running == 0)
+        assert await fired(daemon, client, "twin", "x") == ["first"]
+        assert bus.subscriptions == []
+        await bus.close()
+
+
+@pytest.mark.req("events.once")
+@pytest.mark.req("events.many")
+async def test_a_thousand_that_are_once_are_struck_off_together_and_each_runs(
+    tmp_path: Path,
+) -> None:
+    async with model_server(is_recording=False) as model:
+        async with served(tmp_path, model):
+            pass
+        path = file_of(tmp_path / "home")
+        path.parent.mkdir()
+        path.write_text("\n".join(table(n, f"x{n}", "twin", once=True) for n in range(1000)))
+        async with served(tmp_path, model) as daemon, daemon.client() as client:
+            bus, changes, before = daemon.daemon.bus, 0, path.stat().st_ino
+            events = [asyncio.ensure_future(bus.publish(f"x{n}", "now")) for n in range(1000)]
+            while not all(one.done() for one in events):
+                await asyncio.sleep(0)
+                changes += path.stat().st_ino != before
+                before = path.stat().st_ino
+            await within(asyncio.gather(*events))
+            await quiet(daemon)
+            assert model.asked == 1000
+            assert await listed(client) == []
+            assert "subscription" not in path.read_text()
+            assert changes <= 3
+
+
 @pytest.mark.req("events.once_order")
 @pytest.mark.req("events.survive")
 async def test_a_kill_at_once_loses_no_subscription_and_doubles_no_firing(home: Path) -> None:
@@ -540,6 +606,7 @@ async def test_subscriptions_beyond_the_bound_are_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("events.queue")
+@pytest.mark.req("events.counted")
 @pytest.mark.parametrize("limits", [EventLimits(events_waiting=2), EventLimits(event_bytes=10)])
 async def test_events_beyond_what_may_wait_are_refused_and_a_run_that_ends_is_none_the_worse(
     tmp_path: Path, limits: EventLimits, caplog: pytest.LogCaptureFixture
@@ -553,11 +620,17 @@ async def test_events_beyond_what_may_wait_are_refused_and_a_run_that_ends_is_no
             await client.publish_event("x", "12345")
         assert await refused(client.publish_event("x", "1")) == 503
         assert (await client.send("crab", "!say fine")).content == "fine"
-        assert f"the event {DONE} is lost" in caplog.text
+        assert f"the event {DONE!r} is lost" in caplog.text
+        states = daemon.daemon.bus.statistics()
+        assert (states["refused"], states["lost"]) == (1, 1)
+        (problem,) = (await client.get_stats()).problems
+        assert problem.startswith("of the events, 1 were refused and 1 were lost, because")
         daemon.model.release()
         assert await fired(daemon, client, "twin", "x") == ["!wait", "12345", "12345"]
         await client.publish_event("x", "1234567890")
         assert len(await fired(daemon, client, "twin", "x")) == 4
+        await client.reload()
+        assert list((await client.get_stats()).problems) == []
 
 
 @pytest.mark.req("events.fair")
@@ -607,7 +680,7 @@ async def test_an_engine_that_stays_full_loses_the_event_and_the_log_says_so(
         await anext(turn)
         await daemon.model.until_waiting()
         await client.publish_event("x", "now")
-        await becomes(lambda: "'twin' lost the event 'x'" in caplog.text)
+        await becomes(lambda: "twin was not told" in caplog.text)
         daemon.model.release()
         await told(turn)
         await client.publish_event("x", "later")

@@ -165,6 +165,27 @@ async def test_tables_in_a_form_we_cannot_edit_are_read_and_never_rewritten(
 
 
 @pytest.mark.req("events.broken_file")
+async def test_what_a_person_makes_of_the_file_between_two_changes_is_what_counts(
+    file: SubscriptionFile, path: Path
+) -> None:
+    for source in ("a", "b"):
+        await file.add(source, "crab", once=False)
+    text = path.read_text()
+    inline = 'subscription = [{ id = 1, source = "a", target_agent = "crab" }]\n'
+    for other in (inline, "oops", text.replace("id = 2", "id = 1")):
+        path.write_text(other)
+        with pytest.raises(StorageError):
+            await file.add("c", "crab", once=False)
+        assert path.read_text() == other
+    path.write_text(text.replace('"b"', '"B"'))  # as long as before
+    assert (await file.add("c", "crab", once=False)).id == 3
+    assert [one.source for one in await file.load()] == ["a", "B", "c"]
+    path.unlink()
+    assert (await file.add("d", "crab", once=False)).id == 4
+    assert await SubscriptionFile(path).load() == [Subscription(4, "d", "crab")]
+
+
+@pytest.mark.req("events.broken_file")
 async def test_what_is_no_file_is_named_rather_than_waited_for(
     file: SubscriptionFile, path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.crabup.tests.machine import Machine, until
+from apps.crabup.tests.machine import PATIENCE, Machine, until
 from crabtalk.client import connect_sync
 
 CONFIG = '[llm]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "none"\n[daemon]\ntcp = "off"\n'
@@ -21,18 +21,21 @@ def configure(home: Path, text: str = CONFIG) -> None:
 
 @pytest.mark.req("crabup.service.start")
 @pytest.mark.req("crabup.ps")
+@pytest.mark.req("crabup.log.once")
 def test_the_daemon_is_started_pinged_killed_and_stopped(machine: Machine) -> None:
     configure(machine.home, CONFIG.replace('"off"', '"127.0.0.1:0"'))
     said = machine.crabup("daemon", "start").said
     row = machine.ps()["daemon"]
-    assert said == f"daemon runs (pid {row['pid']}), kept by crabup"
+    assert said == f"daemon runs (pid {row['pid']}), kept by crabup until the next reboot"
     assert row["port"] == int((machine.home / "run" / "crabtalk.port").read_text())
-    assert (row["status"], row["managed_by"]) == ("running", "crabup")
+    assert (row["status"], row["managed_by"]) == ("running", "supervised")
     with connect_sync(home=machine.home) as client:
         client.ping()
     record = machine.record("daemon")
     assert record.child is not None
     assert record.child.pid == row["pid"]
+    assert machine.log("crabtalkd").count("crabtalkd is ready") == 1
+    assert not (machine.home / "logs" / "daemon.log").exists()
     record.child.send(signal.SIGKILL)
     until(lambda: machine.ps()["daemon"]["pid"] not in (None, row["pid"]))
     assert "crabtalkd is ready" in machine.crabup("daemon", "logs").answer
@@ -68,6 +71,7 @@ def test_a_daemon_that_cannot_start_says_why(machine: Machine) -> None:
     said = machine.crabup("daemon", "start").complaint
     assert said.startswith("daemon ended with status 1: crabtalkd: ")
     assert "config.toml" in said
+    assert "config.toml" in machine.log("crabtalkd")
     machine.crabup("daemon", "stop")
 
 
@@ -76,6 +80,17 @@ def test_without_a_terminal_nothing_is_asked_and_the_daemon_runs(machine: Machin
     said = machine.crabup("daemon", "start").said.splitlines()
     assert said[0] == "no model is configured; `crabtalkd setup` chooses one"
     assert "daemon runs" in said[1]
+    machine.crabup("daemon", "stop")
+
+
+@pytest.mark.req("crabup.first_start")
+def test_an_input_that_never_comes_is_not_waited_for(machine: Machine) -> None:
+    pipe = subprocess.PIPE
+    with machine.start("daemon", "start", stdin=pipe, stderr=pipe) as process:
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr is not None
+        assert "no model is configured" in process.stderr.readline()
+    assert machine.ps()["daemon"]["status"] == "running"
     machine.crabup("daemon", "stop")
 
 

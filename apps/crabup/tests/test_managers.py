@@ -2,15 +2,20 @@
 
 import os
 import plistlib
+import shlex
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from apps.crabup.tests.machine import COMPONENT, Machine
+from apps.crabup.tests.machine import COMPONENT, Machine, until
+from crabtalk.client import connect_sync
 from crabup.keeping import label_of, platform_manager, to_be_kept
+from crabup.processes import Process
 from tests.component.parsers import read_systemd
 
 # Remembers which units are enabled, as files; their processes are not its business.
@@ -59,6 +64,56 @@ def test_where_systemd_runs_it_keeps_the_service(systemd: Machine) -> None:
         f"systemctl --user enable --now {label}.service",
     ]
     assert not (systemd.home / "run" / "dice.pid").exists()
+
+
+@pytest.fixture
+def living(machine: Machine) -> Iterator[Machine]:
+    """The machine, with a systemd of the user that starts and ends processes."""
+    state = machine.bin.parent / "state"
+    state.mkdir()
+    script = Path(__file__).with_name("tiny_systemctl.py")
+    words = " ".join(shlex.quote(str(word)) for word in (sys.executable, script, state))
+    machine.stub("systemctl", f'exec {words} "$@"')
+    yield machine
+    for path in state.iterdir():
+        if (process := Process.at(int(path.read_text()))) is not None:
+            process.end(1)
+
+
+@pytest.mark.req("crabup.units.systemd")
+@pytest.mark.req("crabup.ps")
+def test_a_service_of_systemd_is_started_seen_read_restarted_and_stopped(living: Machine) -> None:
+    living.component()
+    (living.home / "run").mkdir(mode=0o700, parents=True)
+    said = living.crabup("dice", "start").said
+    row = living.ps()["dice"]
+    assert said == f"dice runs (pid {row['pid']}), kept by systemd"
+    assert (row["status"], row["managed_by"]) == ("running", "systemd")
+    until(lambda: living.ps()["dice"]["port"] is not None)
+    assert living.crabup("dice", "logs").answer == f"dice runs as run in {living.home}\n"
+    assert living.crabup("dice", "restart").code == 0
+    assert living.ps()["dice"]["pid"] != row["pid"]
+    assert living.crabup("dice", "stop").said == "dice is stopped"
+    assert living.ps() == {}
+    lines = living.crabup("dice", "logs").answer.splitlines()
+    assert lines == [f"dice runs as run in {living.home}", "dice says goodbye"] * 2
+    assert units(living) == []
+
+
+@pytest.mark.req("crabup.units.systemd")
+@pytest.mark.req("crabup.log.once")
+def test_a_daemon_of_systemd_is_pinged_and_says_everything_once(living: Machine) -> None:
+    living.home.mkdir(mode=0o700)
+    (living.home / "config.toml").write_text(
+        '[llm]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "none"\n[daemon]\ntcp = "off"\n'
+    )
+    assert living.crabup("daemon", "start").said.endswith("kept by systemd")
+    with connect_sync(home=living.home) as client:
+        client.ping()
+    assert living.ps()["daemon"]["managed_by"] == "systemd"
+    assert living.crabup("daemon", "stop").said == "daemon is stopped"
+    assert living.crabup("daemon", "logs").answer.count("crabtalkd is ready") == 1
+    assert [path.name for path in (living.home / "logs").iterdir()] == ["crabtalkd.log"]
 
 
 @pytest.mark.req("crabup.units.systemd")
@@ -250,4 +305,4 @@ def test_where_no_service_manager_answers_crabup_keeps_the_service(
     for name, value in machine.environment.items():
         monkeypatch.setenv(name, value)
     assert platform_manager(platform) is None
-    assert to_be_kept("dice", machine.home, platform=platform).by == "crabup"
+    assert to_be_kept("dice", machine.home, platform=platform).by == "supervised"

@@ -25,7 +25,7 @@ fi
 PIPX_LIST = "[ $1 = list ] && printf 'crabtalk-cron 0.3.0\\n'; exit 0"
 
 
-def wheel(directory: Path, version: str, name: str = "crabtalk_dice") -> Path:
+def wheel(directory: Path, version: str, name: str = "crabtalk_dice", needs: str = "") -> Path:
     """A distribution with one program, as an index would have it."""
     path = directory / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
@@ -33,7 +33,8 @@ def wheel(directory: Path, version: str, name: str = "crabtalk_dice") -> Path:
         file.writestr(f"{name}.py", f"def main():\n    print('dice {version}')\n")
         file.writestr(
             f"{info}/METADATA",
-            f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n",
+            f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
+            + (f"Requires-Dist: {needs}\n" if needs else ""),
         )
         file.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -69,6 +70,44 @@ def test_what_no_index_has_comes_from_a_path_or_a_url(machine: Machine, tmp_path
         f"{start} {source} crabtalk-search",
         f"{start} git+https://example.org/search.git crabtalk-search",
     ]
+
+
+@pytest.mark.req("crabup.pull.from")
+def test_what_it_needs_and_no_index_has_either_comes_with_it(
+    machine: Machine, tmp_path: Path
+) -> None:
+    words = ("pull", "search", "--from", tmp_path, "--with", tmp_path, "--with", "https://x/y.whl")
+    machine.stub("pipx")
+    machine.crabup(*words)
+    machine.stub("uv")
+    machine.crabup(*words)
+    start = f"uv tool install --with {tmp_path} --with https://x/y.whl"
+    assert machine.asked == [
+        f"pipx install --force --preinstall {tmp_path} --preinstall https://x/y.whl {tmp_path}",
+        f"{start} --reinstall-package crabtalk-search --from {tmp_path} crabtalk-search",
+    ]
+    assert (
+        "there is no /nowhere"
+        in machine.crabup(*("pull", "search", "--with", "/nowhere")).complaint
+    )
+
+
+@pytest.mark.req("crabup.pull.from")
+@pytest.mark.req("crabup.pull.pip")
+def test_pip_gets_what_comes_with_it_and_updates_it_from_where_it_came(
+    machine: Machine, tmp_path: Path
+) -> None:
+    needed = wheel(tmp_path, "1.0", "crabtalk_sides")
+    program = wheel(tmp_path, "1.0", needs="crabtalk-sides")
+    alone = machine.crabup("pull", "crabtalk-dice", "--from", program, PIP_NO_INDEX="1")
+    assert alone.code == 1
+    words = ("pull", "crabtalk-dice", "--from", program, "--with", needed)
+    assert machine.crabup(*words, PIP_NO_INDEX="1").code == 0
+    assert machine.crabup("update", PIP_NO_INDEX="1").code == 0
+    program.unlink()
+    said = machine.crabup("update", PIP_NO_INDEX="1")
+    assert said.code == 1
+    assert str(program) in said.err
 
 
 @pytest.mark.req("crabup.pull")

@@ -26,13 +26,13 @@ def test_a_component_is_started_seen_and_stopped(machine: Machine) -> None:
     said = machine.crabup("dice", "start").said
     until((machine.home / "run" / "dice.port").exists)
     row = machine.ps()["dice"]
-    assert said == f"dice runs (pid {row['pid']}), kept by crabup"
+    assert said == f"dice runs (pid {row['pid']}), kept by crabup until the next reboot"
     assert row == {
         "name": "dice",
         "port": int((machine.home / "run" / "dice.port").read_text()),
         "status": "running",
         "pid": machine.record().child.pid,  # type: ignore[union-attr]
-        "managed_by": "crabup",
+        "managed_by": "supervised",
     }
     assert "dice is ready" in machine.log()
     assert machine.crabup("dice", "stop").said == "dice is stopped"
@@ -87,7 +87,7 @@ def test_a_restart_takes_up_what_is_installed_now(machine: Machine) -> None:
 @pytest.mark.req("crabup.service.restart")
 def test_what_does_not_run_is_started_by_a_restart(machine: Machine) -> None:
     machine.component()
-    assert machine.crabup("dice", "restart").said.endswith("kept by crabup")
+    assert machine.crabup("dice", "restart").said.endswith("kept by crabup until the next reboot")
     assert machine.ps()["dice"]["status"] == "running"
 
 
@@ -188,7 +188,7 @@ def test_ps_is_one_table(machine: Machine) -> None:
     head, row = machine.crabup("ps").answer.splitlines()
     assert head.split() == ["NAME", "PORT", "STATUS", "PID", "MANAGED-BY"]
     name, port, status, pid, by = row.split()
-    assert (name, status, by) == ("dice", "running", "crabup")
+    assert (name, status, by) == ("dice", "running", "supervised")
     assert port.isdigit()
     assert pid.isdigit()
 

@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from apps.crabup.tests.machine import Machine, until
+from apps.crabup.tests.machine import CRABUP, Machine, until
 from crabup.processes import Process
 from crabup.supervised import Record, Supervised
 
@@ -40,7 +41,7 @@ def test_a_service_that_has_come_back_is_no_failure_of_the_next_start(machine: M
     assert child is not None
     child.send(signal.SIGKILL)
     until(lambda: machine.record().ends == 1 and machine.record().has_child())
-    assert machine.crabup("dice", "start").said.endswith("kept by crabup")
+    assert machine.crabup("dice", "start").said.endswith("kept by crabup until the next reboot")
 
 
 @pytest.mark.req("crabup.supervised.restart")
@@ -82,7 +83,7 @@ def test_a_service_outlives_its_supervisor_and_gets_a_new_one(machine: Machine) 
     after = machine.record()
     assert after.child == before.child
     assert after.supervisor != before.supervisor
-    assert machine.ps()["dice"]["managed_by"] == "crabup"
+    assert machine.ps()["dice"]["managed_by"] == "supervised"
     assert after.child is not None
     after.child.send(signal.SIGKILL)
     until(lambda: machine.record().ends == 1 and machine.record().has_child())
@@ -269,3 +270,71 @@ def test_a_program_that_cannot_be_run_is_said(machine: Machine) -> None:
     (machine.bin / "crabtalk-dice").chmod(0o755)
     assert machine.crabup("dice", "start").complaint.startswith("cannot start dice: ")
     assert not Supervised(machine.home, "dice").path.exists()
+
+
+@pytest.mark.req("crabup.supervised.pid_file")
+@pytest.mark.parametrize("damage", ["lost", "garbled", "another's"])
+@pytest.mark.parametrize("verb", ["stop", "start", "restart"])
+def test_a_supervisor_is_found_though_its_pid_file_was_spoiled(
+    machine: Machine, damage: str, verb: str
+) -> None:
+    machine.component()
+    machine.crabup("dice", "start")
+    before = machine.record()
+    assert before.supervisor is not None
+    assert before.child is not None
+    path = Supervised(machine.home, "dice").path
+    with subprocess.Popen(["sleep", "60"]) as other:
+        if damage == "lost":
+            path.unlink()
+        elif damage == "garbled":
+            path.write_text("{")
+        else:
+            text = path.read_text().replace(f'"pid": {before.child.pid}', f'"pid": {other.pid}')
+            text = text.replace(f'"pid": {before.supervisor.pid}', f'"pid": {other.pid}')
+            path.write_text(text)
+        if verb == "start":
+            assert machine.ps()["dice"]["managed_by"] == "supervised"
+        assert machine.crabup("dice", verb).code == 0
+        is_kept = verb == "start"
+        assert before.child.is_alive() == before.supervisor.is_alive() == is_kept
+        assert other.poll() is None
+        other.kill()
+    if verb == "stop":
+        assert machine.ps() == {}
+    else:
+        assert machine.ps()["dice"]["status"] == "running"
+        assert machine.record().has_supervisor()
+
+
+@pytest.mark.req("crabup.supervised.full_disk")
+def test_a_disk_that_is_full_leaves_no_supervisor_that_nobody_finds(machine: Machine) -> None:
+    machine.component()
+    (machine.home / "run").mkdir(mode=0o700, parents=True)
+    full = subprocess.run(
+        ["/bin/sh", "-c", f"ulimit -f 0; exec {CRABUP} dice start"],
+        capture_output=True,
+        text=True,
+        env=machine.environment,
+        check=False,
+    )
+    assert full.returncode == 1
+    path = Supervised(machine.home, "dice").path
+    assert full.stderr == (
+        f"crabup: cannot start dice: cannot write {path}: File too large; make room for it\n"
+    )
+    assert machine.ps() == {}
+    assert machine.crabup("dice", "start").code == 0
+    assert machine.record().ends == 0
+
+
+@pytest.mark.req("crabup.supervised.restart")
+def test_a_service_that_would_be_tried_later_is_tried_when_it_is_started(machine: Machine) -> None:
+    machine.program("crabtalk-dice", "exit 3")
+    machine.crabup("dice", "start")
+    until(lambda: machine.record().ends >= 5)  # the next pause is of eight seconds
+    machine.component()
+    before = time.monotonic()
+    assert machine.crabup("dice", "start").said.endswith("kept by crabup until the next reboot")
+    assert machine.record().ends == 5
+    assert time.monotonic() - before < 8

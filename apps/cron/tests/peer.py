@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from crabtalk.protocol import NotFoundError, Server, wire
+from crabtalk.protocol import NotFoundError, Reply, Server, wire
 from crabtalk.transport import Limits, RunFiles
 from tests.scripted import listening
 
@@ -18,6 +18,7 @@ PATIENCE = 20
 class Peer(Server):
     def __init__(self) -> None:
         self.asked: list[wire.StreamMsg] = []
+        self.kinds: set[str | None] = set()  # of all requests that came
         self.ended: list[str] = []  # the content of turns that were heard to the end
         self.at_once = 0
         self.most_at_once = 0
@@ -26,6 +27,10 @@ class Peer(Server):
         self.begin.set()
         self.finish.set()
         self._changed = asyncio.Condition()
+
+    def answer(self, message: wire.ClientMessage) -> AsyncGenerator[Reply, None]:
+        self.kinds.add(message.WhichOneof("msg"))
+        return super().answer(message)
 
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
         self.asked.append(request)

@@ -147,6 +147,14 @@ async def test_at_the_start_entries_without_a_mistake_run_beside_one_with(
     assert peer.contents == ["/s2"]
 
 
+@pytest.mark.req("cron.reload.mistake")
+async def test_a_file_of_which_nothing_can_be_used_is_said_to_run_nothing(
+    home: Path, told: Told
+) -> None:
+    async with running(home, "[[cron]\n"):
+        assert any("line 3: " in line and "nothing runs until" in line for line in told.lines)
+
+
 @pytest.mark.req("cron.reload.changes")
 async def test_an_entry_that_was_removed_while_it_waited_is_not_fired(
     home: Path, told: Told

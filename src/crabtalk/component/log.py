@@ -58,6 +58,7 @@ def start_log(path: Path, *, verbose: bool = False) -> None:
 
 
 def is_stderr(path: Path) -> bool:
+    """Whether what this process prints ends up in `path` anyway."""
     with suppress(OSError, ValueError, AttributeError):
         return os.path.samestat(os.fstat(sys.stderr.fileno()), path.stat())
     return False

@@ -3,6 +3,7 @@
 The first that is there is used: `uv tool`, pipx, else pip in a virtual environment of the home.
 """
 
+import json
 import os
 import re
 import shutil
@@ -20,11 +21,18 @@ from .complaints import CommandError
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A distribution, from wherever the index has it or from `source`, a path or a URL."""
+    """A distribution, from wherever the index has it or from `source`, a path or a URL.
+
+    `beside` are such sources of what it needs and no index has either.
+    """
 
     distribution: str
     version: str = ""
     source: str = ""
+    beside: tuple[str, ...] = ()
+
+    def beside_by(self, option: str) -> list[str]:
+        return [word for source in self.beside for word in (option, source)]
 
     @property
     def requirement(self) -> str:
@@ -57,7 +65,7 @@ class Uv:
         return shutil.which("uv") is not None
 
     def pull(self, wanted: Wanted) -> None:
-        words = ["uv", "tool", "install"]
+        words = ["uv", "tool", "install", *wanted.beside_by("--with")]
         if wanted.source:
             # A directory changes without its version changing.
             words += ["--reinstall-package", wanted.distribution, "--from", wanted.source]
@@ -84,7 +92,8 @@ class Pipx:
         return shutil.which("pipx") is not None
 
     def pull(self, wanted: Wanted) -> None:
-        carry_out(["pipx", "install", "--force", wanted.requirement])
+        beside = wanted.beside_by("--preinstall")
+        carry_out(["pipx", "install", "--force", *beside, wanted.requirement])
 
     def rm(self, distribution: str) -> None:
         carry_out(["pipx", "uninstall", distribution])
@@ -118,7 +127,8 @@ class OwnPip:
             if is_new:
                 place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 carry_out([sys.executable, "-P", "-m", "venv", str(place)])
-            self._pip(wanted.distribution, "install", "--upgrade", wanted.requirement)
+            requirements = (*wanted.beside, wanted.requirement)
+            self._pip(wanted.distribution, "install", "--upgrade", *requirements)
             self._link(wanted.distribution)
         except BaseException:
             if is_new:
@@ -137,7 +147,7 @@ class OwnPip:
 
     def update(self, distributions: Sequence[str]) -> None:
         for distribution in distributions:
-            self._pip(distribution, "install", "--upgrade", distribution)
+            self._pip(distribution, "install", "--upgrade", self._source(distribution))
             self._link(distribution)
 
     def installed(self) -> dict[str, str]:
@@ -155,6 +165,12 @@ class OwnPip:
     def _read(self, distribution: str) -> Distribution | None:
         sites = self._place(distribution).glob("lib/python*/site-packages")
         return next(iter(distributions(name=distribution, path=list(map(str, sites)))), None)
+
+    def _source(self, distribution: str) -> str:
+        """Where it came from: a place that pip has noted down, else the index."""
+        found = self._read(distribution)
+        noted = found.read_text("direct_url.json") if found is not None else None
+        return str(json.loads(noted)["url"]) if noted else distribution
 
     def _links(self) -> list[Path]:
         return [path for path in self.home.joinpath("bin").glob("*") if path.is_symlink()]

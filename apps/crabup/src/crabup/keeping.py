@@ -7,16 +7,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crabtalk.component import Manager, Place, Service, Status, Unit, manager_here
 
-from .programs import Program, find_executable, service_called
+from .programs import Program, find_executable, log_path, service_called
 from .supervised import Supervised
 
 LABEL = "ai.crabtalk."
-OURS = "crabup"  # what keeps a service where the platform keeps none
+OURS = "supervised"  # by a process of ours, where the platform keeps none
 # A service manager that has not answered by then is as good as none.
 PATIENCE = 10
 NAMES = {"linux": "systemd", "darwin": "launchd", "win32": "schtasks"}
@@ -32,6 +32,11 @@ class Kept:
     by: str
     manager: Manager
     unit: Unit
+
+    @property
+    def keeper(self) -> str:
+        """Who that is, in a sentence."""
+        return "crabup" if self.by == OURS else self.by
 
     def status(self) -> Status:
         return self.manager.status(self.unit)
@@ -103,7 +108,10 @@ def keepers(
 
 def kept_names(home: Path, manager: Manager | None) -> set[str]:
     """The services of this home that somebody was told to keep."""
-    names = {path.stem for path in (home / "run").glob("*.pid")}
+    run = home / "run"
+    names = {path.stem for path in run.glob("*.pid")}
+    locks = {path.name.removesuffix(".pid.lock") for path in run.glob("*.pid.lock")} - names
+    names |= {name for name in locks if Supervised(home, name).record() is not None}
     directory = getattr(manager, "directory", None)
     if isinstance(directory, Path):
         for path in directory.glob(f"{LABEL}*"):
@@ -115,7 +123,8 @@ def kept_names(home: Path, manager: Manager | None) -> set[str]:
 
 def unit_of(program: Program, executable: Path, home: Path) -> Unit:
     service = Service(program.name, program.description, label=label_of(program.name, home))
-    return Unit.of(service, executable, home)
+    unit = Unit.of(service, executable, home)
+    return replace(unit, log=log_path(program.name, home.absolute()))
 
 
 def ready_log(unit: Unit) -> None:

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .complaints import CommandError
+from .programs import log_path
 
 # Between two looks at a file; a person reads no faster.
 PAUSE = 0.1
 
 
 def log_of(name: str, home: Path) -> Path:
-    """The log that is written to: the daemon keeps one of its own beside what it prints."""
-    paths = [home / "logs" / f"{name}.log"]
-    if name == "daemon":
-        paths.append(home / "logs" / "crabtalkd.log")
-    found = [path for path in paths if path.is_file()]
-    if not found:
+    """What it prints is in there too. Raises CommandError when it has none yet."""
+    path = log_path(name, home)
+    if not path.is_file():
         raise CommandError(f"{name} has no log in {home}; `crabup {name} start` starts it")
-    return max(found, key=lambda path: path.stat().st_mtime_ns)
+    return path
 
 
 def last(path: Path, count: int) -> tuple[list[str], int]:

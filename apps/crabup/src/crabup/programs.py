@@ -66,6 +66,11 @@ def service_called(name: str) -> Program:
     return program
 
 
+def log_path(name: str, home: Path) -> Path:
+    """That of a service: the daemon's is called after its program."""
+    return home / "logs" / f"{'crabtalkd' if name == 'daemon' else name}.log"
+
+
 def find_executable(program: Program, home: Path) -> Path:
     """On PATH, where installers put programs, or beside crabup. Absolute."""
     names = [program.executable] if program.executable else [PREFIX + program.name, program.name]

@@ -37,7 +37,7 @@ def ps(given_home: Path | None, in_json: bool) -> None:
 
     Ports are tried and service managers asked. STATUS is running, starting (its
     process lives, and does not answer yet), failed, stopped, or stale: it left a
-    port file and is gone.
+    port file and is gone. What is supervised does not come back after a reboot.
 
     \b
     Examples:

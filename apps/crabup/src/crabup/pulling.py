@@ -19,8 +19,17 @@ from .screen import document, one_line, say, show, table
 @click.option(
     "--from", "source", metavar="PATH|URL", default="", help="From here: what no index has."
 )
+@click.option(
+    "--with",
+    "beside",
+    metavar="PATH|URL",
+    multiple=True,
+    help="Something it needs, and no index has either.",
+)
 @home_option
-def pull(name: str, version: str, source: str, given_home: Path | None) -> None:
+def pull(
+    name: str, version: str, source: str, beside: tuple[str, ...], given_home: Path | None
+) -> None:
     """Install a program: daemon, tui, search, cron, telegram, wechat, web.
 
     Any other name is that of a distribution. By `uv tool`, else by pipx, else by
@@ -30,12 +39,17 @@ def pull(name: str, version: str, source: str, given_home: Path | None) -> None:
     Examples:
       crabup pull daemon
       crabup pull search --version 0.1.0
-      crabup pull search --from ./apps/search
+      crabup pull search --from ./apps/search --with .
     """
     if version and source:
         raise click.UsageError("--from has the version it has; leave --version out")
     home = home_at(given_home)
-    wanted = Wanted(distribution_of(name), checked_version(version), checked_source(source))
+    wanted = Wanted(
+        distribution_of(name),
+        checked_version(version),
+        checked_source(source),
+        tuple(map(checked_source, beside)),
+    )
     installer = best_installer(home)
     make_home(home)
     installer.pull(wanted)
@@ -65,7 +79,7 @@ def rm(name: str, given_home: Path | None) -> None:
         raise CommandError(f"{distribution} is not installed; `crabup list` says what is")
     if name in KNOWN and KNOWN[name].is_service:
         for kept in keepers(name, home, platform_manager()):
-            raise CommandError(f"{name} is kept by {kept.by}; `crabup {name} stop` first")
+            raise CommandError(f"{name} is kept by {kept.keeper}; `crabup {name} stop` first")
     found[0].rm(distribution)
     say(f"{distribution} is removed")
 

@@ -86,7 +86,8 @@ def start(name: str, home: Path) -> None:
     for other in keepers(name, home, platform_manager()):
         if other.by != kept.by and other.status().state == "running":
             raise CommandError(
-                f"{name} is kept by {other.by}; `crabup {name} restart` hands it to {kept.by}"
+                f"{name} is kept by {other.keeper}; "
+                f"`crabup {name} restart` hands it to {kept.keeper}"
             )
     if kept.status().state != "running" and probe(name, home).state == "running":
         raise CommandError(f"{name} runs already, started by hand; end it there first")
@@ -178,6 +179,7 @@ def ends_of(kept: "Kept") -> int:
 def see_it_run(kept: "Kept", home: Path, ends: int = 0) -> None:
     """Waits until it answers, or has lived for a while. Raises CommandError if it does neither,
     or has ended more often than `ends`."""
+    from .keeping import OURS
     from .probing import DAEMON, probe
     from .supervised import Supervised
 
@@ -204,7 +206,8 @@ def see_it_run(kept: "Kept", home: Path, ends: int = 0) -> None:
             )
         time.sleep(PAUSE)
     pid = answer.pid or status.pid
-    say(f"{kept.name} runs{f' (pid {pid})' if pid else ''}, kept by {kept.by}")
+    until = " until the next reboot" if kept.by == OURS else ""
+    say(f"{kept.name} runs{f' (pid {pid})' if pid else ''}, kept by {kept.keeper}{until}")
 
 
 def last_words(name: str, home: Path) -> str:

@@ -5,8 +5,10 @@ it again whenever it ends; `run/<name>.pid` says who both are. The supervisor is
 """
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 from crabtalk.component import Status, Unit, UnitError
 from crabtalk.transport import RunFiles, replace_file
 
-from .processes import Process
+from .processes import PAUSE, Process
 
 # What a service gets to finish its work, and then its supervisor to notice.
 GRACE = 15.0
@@ -79,8 +81,34 @@ class Supervised:
     def path(self) -> Path:
         return RunFiles.of(self.home).directory / f"{self.name}.pid"
 
+    @property
+    def lock(self) -> Path:
+        """Held by the supervisor as long as it lives; says who that is."""
+        return self.path.with_suffix(".pid.lock")
+
     def record(self) -> Record | None:
-        return Record.at(self.path)
+        """None when nobody was told to keep it. A supervisor whose file was lost writes it anew."""
+        found = Record.at(self.path)
+        if found is not None and found.has_supervisor():
+            return found
+        holder = self._holder()
+        if holder is None:
+            return found
+        holder.send(signal.SIGUSR1)
+        end = time.monotonic() + SLACK
+        while time.monotonic() < end:
+            found = Record.at(self.path)
+            if found is not None and found.has_supervisor():
+                return found
+            time.sleep(PAUSE)
+        return Record(holder)
+
+    def _holder(self) -> Process | None:
+        try:
+            holder = Process.read(json.loads(self.lock.read_bytes()))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return holder if holder is not None and holder.is_alive() else None
 
     def render(self, unit: Unit) -> bytes:
         value = {
@@ -95,7 +123,8 @@ class Supervised:
         return json.dumps(value).encode()
 
     def start(self, unit: Unit) -> None:
-        """A service whose supervisor was killed goes on as it is, under a new one."""
+        """A service whose supervisor was killed goes on as it is, under a new one; one that its
+        supervisor would only try later is tried now."""
         for directory in (self.home, self.path.parent, self.home / "logs"):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # -P: whatever lies in the current directory is nobody's module.
@@ -109,7 +138,9 @@ class Supervised:
             )
         except subprocess.TimeoutExpired:
             raise UnitError(f"the supervisor of {self.name} does not start; try again") from None
-        if result.returncode not in (0, HELD):
+        if result.returncode == HELD and (holder := self._holder()) is not None:
+            holder.send(signal.SIGUSR1)
+        elif result.returncode not in (0, HELD):
             said = result.stderr.decode(errors="replace").strip().splitlines()
             raise UnitError(f"cannot start {self.name}: {said[-1] if said else 'no reason given'}")
 

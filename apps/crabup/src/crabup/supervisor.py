@@ -1,10 +1,12 @@
 """The supervisor: a process that starts one service again whenever it ends, and later each time.
 
 `python -m crabup.supervisor HOME NAME`, with the unit on standard input, returns when the service
-has been started or taken over; a process in the background then stays with it. SIGTERM ends both.
+has been started or taken over; a process in the background then stays with it. SIGTERM ends both,
+SIGHUP is passed on, SIGUSR1 has the pid file written anew and a service that waits tried at once.
 """
 
 import fcntl
+import json
 import os
 import select
 import shutil
@@ -16,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from crabtalk.component import Unit
+from crabtalk.component import Unit, UnitError
 
 from .processes import Process
 from .supervised import GRACE, HELD, Record, Supervised, read_unit
@@ -31,7 +33,7 @@ IDLE = 30.0
 # What a service that does not turn its log over by itself may fill, twice.
 LARGEST_LOG = 16 * 1024 * 1024
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
 
 
 class Supervisor:
@@ -52,7 +54,8 @@ class Supervisor:
         os.set_blocking(self._wakeup, False)
 
     def begin(self, before: Record | None) -> None:
-        """The first child, or the one that an earlier supervisor left. Raises OSError."""
+        """The first child, or the one that an earlier supervisor left. Raises OSError, and
+        UnitError when nobody could ever find us again."""
         for number in SIGNALS:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
@@ -60,6 +63,7 @@ class Supervisor:
             self._child, self._born = before.child, time.monotonic()
             self._tell(f"took over {self._keeper.name}, whose supervisor was gone")
         else:
+            self._write_or_fail()
             self._spawn()
         self._write()
 
@@ -85,6 +89,9 @@ class Supervisor:
                 self._is_stopping = True
             elif number == signal.SIGHUP and self._child is not None:
                 self._child.send(signal.SIGHUP)
+            elif number == signal.SIGUSR1:
+                self._due = 0.0
+                self._write()
 
     def _attend(self) -> None:
         if self._child is not None and (how := self._ended()):
@@ -156,10 +163,15 @@ class Supervisor:
                 os.read(self._wakes, 512)
 
     def _write(self) -> None:
-        with suppress(OSError):  # a full disk must not end the service
-            Record(Process.at(os.getpid()), self._child, self._ends, self._last).write(
-                self._keeper.path
-            )
+        with suppress(UnitError):  # a full disk must not end the service
+            self._write_or_fail()
+
+    def _write_or_fail(self) -> None:
+        path = self._keeper.path
+        try:
+            Record(Process.at(os.getpid()), self._child, self._ends, self._last).write(path)
+        except OSError as error:
+            raise UnitError(f"cannot write {path}: {error.strerror}; make room for it") from None
 
     def _tell(self, sentence: str) -> None:
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -196,7 +208,7 @@ def name_of(number: int) -> str:
 def main(home: str, name: str) -> int:
     keeper = Supervised(Path(home), name)
     unit = read_unit(sys.stdin.buffer.read())
-    lock = os.open(keeper.path.with_suffix(".pid.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(keeper.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -216,12 +228,23 @@ def main(home: str, name: str) -> int:
     supervisor = Supervisor(unit, keeper)
     try:
         supervisor.begin(keeper.record())
-    except OSError as error:
-        os.write(writing, f"{error}; install it again\n".encode(errors="backslashreplace"))
+    except (OSError, UnitError) as error:
+        sentence = str(error) if isinstance(error, UnitError) else f"{error}; install it again"
+        os.write(writing, f"{sentence}\n".encode(errors="backslashreplace"))
+        keeper.path.unlink(missing_ok=True)
         return 1
     os.close(writing)
+    sign(lock)
     supervisor.run()
     return 0
+
+
+def sign(lock: int) -> None:
+    """Says who holds it, once signals do no harm."""
+    process = Process.at(os.getpid())
+    with suppress(OSError):
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps(process and process.as_json()).encode(), 0)
 
 
 def detach(log: Path | None) -> None:

@@ -66,7 +66,7 @@ class Runner:
     def _start_with(self, found: Reading) -> None:
         """Entries without a mistake are not made to wait for those with one."""
         self._last = found
-        self._say(found, "the others run")
+        self._say(found, "the others run" if found.entries else "nothing runs until it is mended")
         self._take_up(found)
         log.info("%d entries in %s", len(found.entries), self._watcher.path)
 

@@ -1,0 +1,76 @@
+"""A systemd of the user in miniature: reads unit files as systemd does, and keeps real processes.
+
+`python tiny_systemctl.py STATE --user VERB ... UNIT`; STATE is a directory with a pid a unit. It
+starts a unit with nothing but the environment the unit gives it, and does not restart it.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
+
+from crabup.processes import Process  # noqa: E402
+from tests.component.parsers import read_systemd  # noqa: E402
+
+GRACE = 15.0
+
+
+class Unit:
+    def __init__(self, name: str, state: Path) -> None:
+        self.file = Path(os.environ["HOME"]) / ".config" / "systemd" / "user" / name
+        self.pid_file = state / name
+
+    @property
+    def process(self) -> Process | None:
+        return Process.at(int(self.pid_file.read_text())) if self.pid_file.exists() else None
+
+    def start(self) -> None:
+        if self.process is not None:
+            return
+        unit = read_systemd(self.file.read_text())
+        output = unit.values["StandardOutput"].removeprefix("append:")
+        assert unit.values["StandardError"] == unit.values["StandardOutput"]
+        with open(output, "ab") as log:  # noqa: PTH123
+            started = subprocess.Popen(
+                unit.command,
+                cwd=unit.values["WorkingDirectory"],
+                env={"HOME": os.environ["HOME"], **unit.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.pid_file.write_text(str(started.pid))
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.end(GRACE)
+        self.pid_file.unlink(missing_ok=True)
+
+    def state(self) -> str:
+        if not self.file.exists():
+            return "LoadState=not-found\nActiveState=inactive\nMainPID=0\n"
+        if self.process is not None:
+            return f"LoadState=loaded\nActiveState=active\nMainPID={self.process.pid}\n"
+        word = "failed" if self.pid_file.exists() else "inactive"
+        return f"LoadState=loaded\nActiveState={word}\nMainPID=0\n"
+
+
+def main(state: str, scope: str, verb: str, *words: str) -> None:
+    assert scope == "--user"
+    if verb in ("show-environment", "daemon-reload"):
+        return
+    unit = Unit(words[-1], Path(state))
+    if verb == "show":
+        sys.stdout.write(unit.state())
+    if verb in ("restart", "disable"):
+        unit.stop()
+    if verb == "restart" or (verb == "enable" and "--now" in words):
+        unit.start()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,79 @@
+"""`crabtalkd run` as a process of the tests' own, and a client that finds it again and again."""
+
+import asyncio
+import subprocess
+import sys
+from contextlib import aclosing
+from pathlib import Path
+
+from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError, connect
+from crabtalk.protocol import wire
+from tests.crash.process import Process
+from tests.daemon.served import PATIENCE
+
+CRABTALKD = Path(sys.executable).with_name("crabtalkd")
+
+
+class Child(Process):
+    """The program itself, as it is installed."""
+
+    async def spawn(self) -> None:
+        self.said = ""
+        self._process = await asyncio.create_subprocess_exec(
+            *(CRABTALKD, "run", "--home", self.home, "--tcp", "off"), stderr=subprocess.PIPE
+        )
+
+
+class Notified:
+    """A client that wants to know what an agent says, whatever becomes of the daemon.
+
+    `heard` is what it was told: the sender and the text of each turn that was over.
+    """
+
+    def __init__(self, home: Path, agent: str) -> None:
+        self.heard: list[tuple[str, str]] = []
+        self.times = 0  # it has lost its daemon
+        self._home = home
+        self._agent = agent
+        self._words: dict[str, str] = {}
+
+    async def listen(self) -> None:
+        while True:
+            try:
+                async with (
+                    connect(home=self._home) as client,
+                    aclosing(client.subscribe_events(agent=self._agent)) as feed,
+                ):
+                    async for event in feed:
+                        self._hear(event)
+            except CannotConnectError:
+                await asyncio.sleep(0.01)
+            except (ConnectionClosedError, ServerError):
+                self.times += 1
+
+    def _hear(self, event: wire.AgentEventMsg) -> None:
+        if event.kind == wire.TEXT_DELTA:
+            self._words[event.run_id] = self._words.get(event.run_id, "") + event.content
+        elif event.kind == wire.DONE:
+            self.heard.append((event.sender, self._words.pop(event.run_id, "")))
+
+    async def until_there(self) -> None:
+        """Talks to the agent until that is heard: whatever happens next will be, too."""
+        knocks = self._count("knock")
+        async with asyncio.timeout(PATIENCE), connect(home=self._home) as client:
+            while self._count("knock") == knocks:
+                await client.send(self._agent, "!say here", sender="knock")
+
+    async def until_heard(self, *expected: tuple[str, str]) -> None:
+        """Exactly that, but for what it said to be there."""
+        async with asyncio.timeout(PATIENCE):
+            while len(self.notifications) < len(expected):
+                await asyncio.sleep(0.005)
+        assert self.notifications == list(expected)
+
+    @property
+    def notifications(self) -> list[tuple[str, str]]:
+        return [one for one in self.heard if one[0] != "knock"]
+
+    def _count(self, sender: str) -> int:
+        return sum(one[0] == sender for one in self.heard)

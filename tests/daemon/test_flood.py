@@ -1,0 +1,133 @@
+"""A thousand subscriptions, and more events than can be run: others are answered, and nothing of
+it goes missing. `python -m bench events` measures the same for longer."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from crabtalk.client import connect
+from tests.crash.process import prepare
+from tests.daemon.child import Child
+from tests.daemon.publishers import ping, publish
+from tests.daemon.served import PATIENCE, within
+from tests.model_server import ModelServer, model_server
+
+pytestmark = pytest.mark.one_loop
+
+SUBSCRIPTIONS = 1000
+# What may wait. Small, so that all of it can be run in the end.
+WAITING = 300
+EVENTS = 15_000
+RATE = 10_000
+# Of the daemon's own time, between a ping and its answer. How long that takes by the clock depends
+# on what else runs beside the tests; the bench measures it.
+PING_P99_MS = 100
+RSS_MB = 120
+
+
+def subscribe(home: Path) -> None:
+    """A thousand, each to a source of its own, by the file."""
+    tables = (
+        f'[[subscription]]\nid = {n}\nsource = "x{n}"\ntarget_agent = "{("crab", "owl")[n % 2]}"\n'
+        for n in range(SUBSCRIPTIONS)
+    )
+    (home / "events").mkdir()
+    (home / "events" / "subscriptions.toml").write_text("\n".join(tables))
+
+
+def limit(home: Path) -> None:
+    path = home / "config.toml"
+    path.write_text(f"{path.read_text()}[limits]\nevents_waiting = {WAITING}\n")
+
+
+def peak_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def cpu_seconds(pid: int) -> float:
+    """That its event loop has run."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+async def flood(
+    home: Path, child: Child, sources: list[str]
+) -> tuple[dict[str, int], set[str], list[float]]:
+    """What was answered, with which reasons, and how long pings took of the daemon's time."""
+    is_over = asyncio.Event()
+    pinging = asyncio.ensure_future(ping(home, is_over, lambda: cpu_seconds(child.pid)))
+    try:
+        answers, reasons, _ = await publish(home, sources, rate=RATE, count=EVENTS)
+    finally:
+        is_over.set()
+    pings = await within(pinging)
+    assert peak_mb(child.pid) < RSS_MB
+    assert sum(answers.values()) == EVENTS
+    return dict(answers), reasons, pings
+
+
+def p99(samples: list[float]) -> float:
+    return sorted(samples)[int(len(samples) * 0.99)]
+
+
+@pytest.mark.req("events.flood")
+@pytest.mark.req("events.counted")
+async def test_every_event_of_a_flood_is_run_or_refused_and_counted_and_no_ping_is_lost(
+    home: Path,
+) -> None:
+    async with model_server(is_recording=False) as model:
+        prepare(home, model)
+        subscribe(home)
+        limit(home)
+        child = Child(home)
+        try:
+            await child.start()
+            sources = [f"x{n}" for n in range(SUBSCRIPTIONS)]
+            answers, reasons, pings = await flood(home, child, sources)
+            assert set(answers) == {"accepted", "503"}
+            assert answers["accepted"] > WAITING
+            assert all("waiting already; publish it later" in reason for reason in reasons)
+            assert len(pings) > 20
+            assert p99(pings) < PING_P99_MS
+            await run_to_the_end(home, model, answers["accepted"])
+            async with connect(home=home) as client:
+                assert len((await client.list_subscriptions()).subscriptions) == SUBSCRIPTIONS
+                (problem,) = (await client.get_stats()).problems
+            assert problem.startswith(f"of the events, {answers['503']} were refused, because")
+        finally:
+            await child.kill()
+
+
+async def run_to_the_end(home: Path, model: ModelServer, accepted: int) -> None:
+    """All that was accepted is run and kept, each with its answer; and nothing else."""
+
+    async def kept() -> int:
+        listed = await client.list_conversations()
+        events = [one for one in listed.conversations if one.sender.startswith("event:x")]
+        return sum(one.message_count for one in events)
+
+    await model.until_asked(accepted)
+    async with asyncio.timeout(PATIENCE), connect(home=home) as client:
+        while await kept() < 2 * accepted:
+            await asyncio.sleep(0.01)
+        assert await kept() == 2 * accepted
+    assert model.asked == accepted
+
+
+@pytest.mark.req("events.flood")
+async def test_events_that_nobody_waits_for_cost_nobody_anything(home: Path) -> None:
+    async with model_server(is_recording=False) as model:
+        prepare(home, model)
+        subscribe(home)
+        child = Child(home)
+        try:
+            await child.start()
+            answers, _, pings = await flood(home, child, [f"y{n}" for n in range(1000)])
+            assert answers == {"accepted": EVENTS}
+            assert p99(pings) < PING_P99_MS
+            assert model.asked == 0
+            async with connect(home=home) as client:
+                assert list((await client.get_stats()).problems) == []
+        finally:
+            await child.kill()
