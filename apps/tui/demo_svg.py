@@ -36,7 +36,7 @@ def svg(rows: Sequence[Sequence[Cell]], title: str) -> str:
             f'<circle cx="{20 + 18 * number}" cy="16" r="5.5" fill="{colour}"/>'
             for number, colour in enumerate(DOTS)
         ),
-        f'<g font-family="{FONT}" font-size="14" xml:space="preserve">',
+        f'<g font-family="{FONT}" font-size="14">',
     ]
     for y, row in enumerate(rows):
         parts += drawn(row, BAR + MARGIN + ROW * y)
@@ -49,14 +49,18 @@ def drawn(row: Sequence[Cell], top: int) -> list[str]:
     for look, run in groupby(range(len(row)), key=lambda x: look_of(row[x])):
         columns = list(run)
         ink, paper, is_bold, is_italic, is_underlined, is_faint = look
-        text = "".join(row[x].data for x in columns)
         left, wide = MARGIN + CELL * columns[0], CELL * len(columns)
         if paper != PAPER:
             parts.append(
                 f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{ROW}" fill="{paper}"/>'
             )
-        if not text.strip():
+        # Browsers leave out spaces at both ends, and would stretch what is left to the width.
+        inked = [x for x in columns if row[x].data != " "]
+        if not inked:
             continue
+        shown = range(inked[0], inked[-1] + 1)
+        left, wide = MARGIN + CELL * shown[0], CELL * len(shown)
+        text = "".join(row[x].data for x in shown).replace(" ", "\N{NO-BREAK SPACE}")
         style = f'fill="{ink}"'
         style += ' font-weight="bold"' if is_bold else ""
         style += ' font-style="italic"' if is_italic else ""

@@ -283,6 +283,7 @@ async def test_words_on_the_command_line_choose_agent_and_sender(tmp_path: Path)
         await terminal.until_view("twin")
         await said(terminal, "hello")
         await terminal.until("heard: hello")
+        await terminal.until_view("ready")
         async with served.client() as client:
             page = await client.list_messages("twin", sender="bo")
         assert len(page.messages) == 2

@@ -133,8 +133,7 @@ async def test_it_fits_whatever_the_size(tmp_path: Path, size: tuple[int, int]) 
         terminal.type("\x7f!say begun\n!wait\n!say done" + ENTER)
         await served.model.until_waiting()
         terminal.type("steer one" + ENTER)
-        for number in range(9):
-            terminal.type(f"many words on line {number}" + ctrl("J"))
+        terminal.type(ctrl("J").join(f"line {number}" for number in range(9)))
         await terminal.until_view("line 8")
         assert "too small" not in terminal.view
         served.model.release()

@@ -12,16 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from prompt_toolkit.utils import get_cwidth
-
 from crabtalk.transport import default_home
-from crabtalk_tui.screen import one_line, visible
+from crabtalk_tui.screen import visible
 
 from . import pictures
 from .asking import Asking
-from .board import ROOM_ABOVE, Board, gap_rows, is_roomy
+from .board import Board
 from .candidates import candidates
-from .form import Form, Line, cut, wrapped
+from .form import Form, wrapped
 from .greeting import greeting
 from .keys import bindings
 from .look import Look
@@ -32,6 +30,7 @@ from .questions import Question
 from .settings import read_settings
 from .talk import Talk
 from .typed import Typed
+from .view import View
 
 FRAME = 1 / 30  # seconds between two drawings of what an agent says
 TICK = 0.1  # while a turn runs, for its clocks
@@ -63,13 +62,11 @@ class Chat:
         root = home or default_home()
         self.prompt = Prompt(Typed(root / "history"), self._candidates, self.paper.get_size)
         self._pictures = root / "pictures"
-        self._live: list[str] = []
         self._frame: asyncio.TimerHandle | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._drawn = 0.0
         self._pressed = 0.0  # when Esc or Ctrl+C last stopped something
         self._typed = 0.0  # when any key was last pressed
-        self._hint = ""
 
     @property
     def form(self) -> Form | None:
@@ -81,15 +78,16 @@ class Chat:
         self.talk = Talk(
             self, self.look, settings, home=self.home, agent=agent, sender=sender, start=start
         )
+        self.view = View(self.paper, self.prompt, self.asking, self.talk)
         self.board = Board(
             self.paper,
             self.prompt,
             bindings(self),
-            live=self._live_lines,
-            waiting=self._waiting,
-            form=self._form_lines,
-            status=self._status,
-            resized=self._take_live,
+            live=self.view.live,
+            waiting=self.view.waiting,
+            form=self.view.form,
+            status=self.view.status,
+            resized=self.view.refresh,
         )
         self.board.key_processor.after_key_press += self._note_key
         async with self.talk:
@@ -112,12 +110,12 @@ class Chat:
             if timer is not None:
                 timer.cancel()
         self.talk.transcript.cut(time.monotonic())
-        self.board.print(self.talk.transcript.take(self._columns()))
+        self.board.print(self.talk.transcript.take(self.view.columns))
 
     async def _open(self) -> None:
         """What was said before, or for whoever comes first, a greeting."""
         session, transcript = self.talk.session, self.talk.transcript
-        lines, width = SCREENFULS * self._rows(), self._columns()
+        lines, width = SCREENFULS * self.view.rows, self.view.columns
         messages = await session.history(FEW)
         shown, is_enough = last_of(messages, lines, width)
         if not is_enough and len(messages) == FEW:
@@ -185,9 +183,9 @@ class Chat:
         self.board.create_background_task(self._paste_picture())
 
     def expand(self, what: Literal["thinking", "output"]) -> None:
-        text = self.talk.transcript.full(what, self._columns())
+        text = self.talk.transcript.full(what, self.view.columns)
         if text:
-            self.board.print(self.talk.transcript.take(self._columns()) + text)
+            self.board.print(self.talk.transcript.take(self.view.columns) + text)
         else:
             nothing = "no thoughts" if what == "thinking" else "no output"
             self.talk.noticed(f"{nothing} to show", "hint")
@@ -212,13 +210,13 @@ class Chat:
 
     def _press_again(self, key: str, now: float) -> None:
         self._pressed = now
-        self._hint = f"{key} again leaves"
+        self.view.hint = f"{key} again leaves"
         self.board.invalidate()
         asyncio.get_running_loop().call_later(AGAIN, self._forget_hint, now)
 
     def _forget_hint(self, pressed: float) -> None:
         if pressed == self._pressed:
-            self._hint = ""
+            self.view.hint = ""
             self.changed()
 
     async def _paste_picture(self) -> None:
@@ -250,8 +248,8 @@ class Chat:
         self._frame = None
         self._drawn = time.monotonic()
         self._look_for_questions()
-        finished = self.talk.transcript.take(self._columns())
-        self._take_live()
+        finished = self.talk.transcript.take(self.view.columns)
+        self.view.refresh()
         if finished:
             self.board.print(finished)
         else:
@@ -263,10 +261,6 @@ class Chat:
     def _ticked(self) -> None:
         self._tick = None
         self.changed()
-
-    def _take_live(self) -> None:
-        now = time.monotonic()
-        self._live = self.talk.transcript.live(self._columns(), self._live_rows(), now)
 
     # ── Questions ───────────────────────────────────────────────────────────────────────────
 
@@ -283,56 +277,10 @@ class Chat:
     def _open_form(self, question: Question) -> None:
         form = self.asking.open(question)
         self.board.fill(True)
-        if form.is_cut(self._columns(), self._form_rows()):
+        if form.is_cut(self.view.columns, self.view.form_rows):
             for page in form.pages:  # nobody says yes to what they cannot read
-                lines = wrapped(visible(page.question, layout=True), self._columns())
+                lines = wrapped(visible(page.question, layout=True), self.view.columns)
                 self.board.print("\n".join(["", *lines, ""]))
-
-    # ── What is on the board ────────────────────────────────────────────────────────────────
-
-    def _columns(self) -> int:
-        return self.paper.get_size().columns
-
-    def _rows(self) -> int:
-        return self.paper.get_size().rows
-
-    # All of it together is never higher than the terminal, however low that is.
-
-    def _live_lines(self) -> list[str]:
-        rows = self._live_rows()
-        return self._live[-rows:] if rows else []
-
-    def _live_rows(self) -> int:
-        rows, is_high = self._rows(), is_roomy(self.paper)
-        if self.form is not None:
-            return 2 if is_high else 0
-        others = self.prompt.rows + self.prompt.menu_rows + len(self._waiting()) + 1
-        room = rows - others - gap_rows(self.paper) - (ROOM_ABOVE if is_high else 0)
-        return max(min(room, rows // 2), 0)
-
-    def _form_rows(self) -> int:
-        above = ROOM_ABOVE + self._live_rows() if is_roomy(self.paper) else 0
-        return max(self._rows() - above - gap_rows(self.paper) - 1, 3)
-
-    def _form_lines(self) -> list[Line] | None:
-        form = self.form
-        return form.lines(self._columns(), self._form_rows()) if form is not None else None
-
-    def _status(self) -> list[Line]:
-        status = self.talk.status(self._hint, is_filling=self.form is not None)
-        return [status.line(self._columns())]
-
-    def _waiting(self) -> list[Line]:
-        """What was said and is not heard yet, some of it."""
-        most = 2 if is_roomy(self.paper) else 0
-        waiting = [saying.text for saying in self.talk.waiting]
-        said = [*self.talk.steering[:most], *waiting[:most]]
-        width = self._columns()
-        mark = f"{self.look.glyphs.prompt} "
-        return [
-            [("class:waiting", mark + cut(one_line(text), max(width - get_cwidth(mark), 1)))]
-            for text in said
-        ]
 
     def _candidates(self, text: str, cursor: int) -> Any:
         return candidates(text, cursor, self.talk.session.catalogue)
