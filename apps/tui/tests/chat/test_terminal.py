@@ -173,7 +173,7 @@ async def test_what_was_being_said_is_left_on_the_screen(tmp_path: Path) -> None
     async with daemon(tmp_path) as served, chatting(served.home) as terminal:
         await said(terminal, "!say begun and never ended\n!wait")
         await served.model.until_waiting()
-        await terminal.until("begun and never ended")
+        await terminal.until_so(lambda: "begun and never ended" in terminal.screen)
         terminal.type(ctrl("D"))
         assert await terminal.left() == 0
         assert "begun and never ended" in terminal.screen

@@ -4,6 +4,7 @@ It only holds the parts together: what was said is the talk's, how it looks the 
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -32,7 +33,7 @@ from .talk import Talk
 from .typed import Typed
 from .view import View
 
-FRAME = 1 / 30  # seconds between two drawings of what an agent says
+FRAME = 1 / 25  # seconds between two drawings of what an agent says
 TICK = 0.1  # while a turn runs, for its clocks
 AGAIN = 2.0  # seconds in which a second Esc or Ctrl+C leaves
 # A form that appeared under the fingers of somebody who types would take a key for an answer.
@@ -99,6 +100,8 @@ class Chat:
             # Whoever ends it from outside gets a terminal back that echoes what is typed.
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self.leave)
+            # All that was loaded stays: to look through it for garbage would hold up a key.
+            gc.freeze()
             with suppress(EOFError):
                 await self.board.run_async(handle_sigint=False)
             self._close()
@@ -247,6 +250,7 @@ class Chat:
     def _draw(self) -> None:
         self._frame = None
         self._drawn = time.monotonic()
+        self.paper.measure()
         self._look_for_questions()
         finished = self.talk.transcript.take(self.view.columns)
         self.view.refresh()

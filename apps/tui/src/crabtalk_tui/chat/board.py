@@ -5,6 +5,7 @@ the status. It is as high as it must be and leaves room for what is above it.
 """
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.data_structures import Point
@@ -52,6 +53,7 @@ ROOM_ABOVE = 2
 ROOMY = 12  # rows
 
 Lines = Callable[[], list[Line]]
+T = TypeVar("T")
 
 
 class Board(Application[int]):
@@ -71,6 +73,8 @@ class Board(Application[int]):
         self.paper = paper
         self._resized = resized
         self._size = paper.get_size()
+        live, waiting, form, status = Once(live), Once(waiting), Once(form), Once(status)
+        self._once = (live, waiting, form, status)
         is_filling = Condition(lambda: form() is not None)
         self._form_window = rows_of(lambda: form() or [], focusable=True)
         gap = ConditionalContainer(Window(height=1), Condition(lambda: is_roomy(paper)))
@@ -119,6 +123,8 @@ class Board(Application[int]):
     def _redraw(self, render_as_done: bool = False) -> None:
         with self.paper.in_one_piece():
             self._settle()
+            for lines in self._once:
+                lines.forget()
             # The renderer keeps the height it once had; lines that went would leave blank ones.
             drawn = self.renderer.last_rendered_screen
             if drawn is not None and not render_as_done and drawn.height > self._height():
@@ -132,7 +138,7 @@ class Board(Application[int]):
 
     def _settle(self) -> None:
         """Into the size the terminal has by now: it tells of a new one after the fact."""
-        before, self._size = self._size, self.paper.get_size()
+        before, self._size = self._size, self.paper.measure()
         if before == self._size:
             return
         if self._size.columns < before.columns and rewraps():
@@ -156,6 +162,22 @@ class Board(Application[int]):
     def _height(self) -> int:
         size = self.paper.get_size()
         return self.layout.container.preferred_height(size.columns, size.rows).preferred
+
+
+class Once(Generic[T]):
+    """Asked for once in each drawing, however often the layout wants to know."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: list[T] = []
+
+    def __call__(self) -> T:
+        if not self._made:
+            self._made.append(self._make())
+        return self._made[0]
+
+    def forget(self) -> None:
+        self._made.clear()
 
 
 class Styled(FormattedTextControl):

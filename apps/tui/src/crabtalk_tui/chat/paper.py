@@ -38,9 +38,10 @@ REWRAPPING_TERMS = ("alacritty", "foot", "tmux", "xterm-ghostty", "xterm-kitty")
 
 class Paper(Vt100_Output):
     def __init__(self, stdout: TextIO, *, is_plain: bool) -> None:
+        self._size = size_of(stdout)
         super().__init__(
             stdout,
-            lambda: size_of(stdout),
+            lambda: self._size,
             term=os.environ.get("TERM"),
             default_color_depth=ColorDepth.DEPTH_1_BIT if is_plain else None,
             # Where the cursor is makes no difference: what is drawn is as high as it must be.
@@ -48,6 +49,11 @@ class Paper(Vt100_Output):
         )
         self._held = 0
         self._letters = {} if is_unicode(stdout) else TYPEWRITER
+
+    def measure(self) -> Size:
+        """The size it has now. It is asked for very often, and changes hardly ever."""
+        self._size = size_of(self.stdout)
+        return self._size
 
     def write(self, data: str) -> None:
         super().write(data.translate(self._letters) if self._letters else data)

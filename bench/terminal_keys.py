@@ -1,0 +1,213 @@
+"""The chat at a terminal: how soon a key is seen while an answer streams, and how soon it opens.
+
+`crabtalk` runs in a pseudo-terminal, with a daemon and a scripted model in processes of their own.
+Nothing draws what it writes: a key is seen when the character it typed has left the program.
+"""
+
+import fcntl
+import os
+import pty
+import random
+import re
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from crabtalk.client import connect_sync
+from tests.model_server import model_process
+
+from .peers import now, percentile
+from .report import Table
+
+BIN = Path(sys.executable).parent
+RATE = 200  # tokens a second
+# Each is typed once, so that what is drawn again is not taken for an echo.
+LETTERS = [
+    chr(code) for code in (*range(0x0430, 0x0450), *range(0x03B1, 0x03C2), *range(0x0561, 0x0587))
+]
+PATIENCE = 20.0
+STARTS = 10
+CONFIG = '[llm]\nbase_url = "{url}"\nmodel = "scripted"\nmax_retries = 0\n'
+
+
+class Screen:
+    """The program's end of a terminal: what was typed goes in, what it writes comes out."""
+
+    def __init__(self, home: Path, size: tuple[int, int]) -> None:
+        self.begun = now()
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+        env = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", "NO_COLOR": ""}
+        self._process = subprocess.Popen(
+            [BIN / "crabtalk", "--home", home, "--no-start"],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env=env,
+        )
+        os.close(slave)
+        self.written = bytearray()
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def until(self, text: str, since: int = 0) -> float:
+        """When it had been written."""
+        return self.until_match(re.compile(re.escape(text.encode())), since)
+
+    def until_match(self, pattern: "re.Pattern[bytes]", since: int = 0) -> float:
+        deadline = now() + PATIENCE
+        while not pattern.search(self.written, since):
+            self.read(max(deadline - now(), 0))
+            if now() > deadline:
+                raise TimeoutError(f"{pattern.pattern!r} was not written")
+        return now()
+
+    def read(self, seconds: float) -> None:
+        if select.select([self._master], [], [], seconds)[0]:
+            self.written += os.read(self._master, 1 << 16)
+
+    def read_for(self, seconds: float) -> None:
+        end = now() + seconds
+        while (left := end - now()) > 0:
+            self.read(left)
+
+    @property
+    def cpu(self) -> float:
+        """Seconds it has computed."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+
+@contextmanager
+def screen(home: Path, size: tuple[int, int] = (80, 24)) -> Iterator[Screen]:
+    made = Screen(home, size)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def daemon_with_model() -> Iterator[Path]:
+    """The home of a daemon whose model does as it is told."""
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "home"
+        url, _ = stack.enter_context(model_process("--no-record"))
+        home.mkdir(0o700)
+        (home / "config.toml").write_text(CONFIG.format(url=url))
+        process = stack.enter_context(
+            subprocess.Popen(
+                [BIN / "crabtalkd", "run", "--home", home, "--tcp", "off"],
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        stack.callback(process.terminate)
+        assert process.stderr is not None
+        assert "ready" in process.stderr.readline()
+        yield home
+
+
+def echoes(count: int = len(LETTERS)) -> tuple[list[float], float]:
+    """Milliseconds from each key to its echo, and the share of a core the chat took meanwhile."""
+    chance = random.Random(7)  # noqa: S311 - when a key is pressed is no secret
+    lags: list[float] = []
+    with daemon_with_model() as home, screen(home) as shown:
+        shown.until("ready")
+        shown.type(f"!chunks {RATE * 60} {RATE}\r")
+        shown.until_match(re.compile(rb"\d{19}"))
+        shown.read_for(0.5)
+        cpu, begun = shown.cpu, now()
+        for number, letter in enumerate(LETTERS[:count]):
+            if number % 30 == 29:
+                shown.type("\x15")  # an empty line again
+            shown.read_for(chance.uniform(0.05, 0.12))
+            since = len(shown.written)
+            pressed = now()
+            shown.type(letter)
+            lags.append((shown.until(letter, since) - pressed) * 1e3)
+        return lags, (shown.cpu - cpu) / (now() - begun)
+
+
+def opening(home: Path) -> float:
+    """Milliseconds from starting the process to the prompt."""
+    with screen(home) as shown:
+        return (shown.until("ready") - shown.begun) * 1e3
+
+
+def importing() -> float:
+    """Milliseconds of that before the chat is opened: the interpreter, and what it loads."""
+    code = "import crabtalk_tui.cli, crabtalk_tui.chat.app; print(flush=True)"
+    begun = now()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        return (now() - begun) * 1e3
+
+
+def fill(home: Path, lines: int) -> None:
+    """A conversation of so many lines."""
+    page = "\n".join(f"line {number} of a page, as long as lines are" for number in range(100))
+    with connect_sync(home=home) as client:
+        for _ in range(lines // 200):
+            client.send("crab", page)
+
+
+def key_table() -> Table:
+    lags, share = echoes()
+    table = Table(
+        "Key press to echo while 200 tokens a second stream, ms",
+        ["", "median", "p95", "worst", "CPU of one core"],
+    )
+    table.row(
+        "crabtalk, 80x24",
+        f"{percentile(lags, 0.5):.1f}",
+        f"{percentile(lags, 0.95):.1f}",
+        f"{max(lags):.1f}",
+        f"{share:.0%}",
+    )
+    table.note = f"{len(lags)} keys. The CPU is that of the whole program, daemon apart."
+    return table
+
+
+def opening_table() -> Table:
+    table = Table(
+        "Opening the chat, ms", ["", "median", "worst of 10", "of that, loading", "beyond it"]
+    )
+    with daemon_with_model() as home:
+        for name, lines in (("nothing said yet", 0), ("10,000 lines of history", 10_000)):
+            fill(home, lines)
+            opening(home)  # the daemon has read it
+            # In turn, so that both meet the same machine.
+            pairs = [(importing(), opening(home)) for _ in range(STARTS)]
+            loading = percentile([first for first, _ in pairs], 0.5)
+            opened = [second for _, second in pairs]
+            median = percentile(opened, 0.5)
+            beyond = percentile([second - first for first, second in pairs], 0.5)
+            table.row(
+                name, f"{median:.0f}", f"{max(opened):.0f}", f"{loading:.0f}", f"{beyond:.0f}"
+            )
+    table.note = "Loading is the interpreter and what it imports, measured by itself."
+    return table
+
+
+def run() -> list[Table]:
+    return [key_table(), opening_table()]
+
+
+if __name__ == "__main__":
+    for each in run():
+        print(each.markdown(), flush=True)

@@ -1,0 +1,218 @@
+"""The web's relay: how soon a message is kept and seen, how many a second, what sockets weigh.
+
+The relay has a core to itself and flushes to disk before it answers; everybody else shares the
+other core. Messages are sealed beforehand and as long as a sentence of an agent is.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+
+import aiohttp
+import uvloop
+
+from crabtalk_web.sealing import DataSealer, MasterSecret, new_key, to_base64
+
+from .peers import now, on_core, percentile, rss
+from .report import Table
+
+POSTS = 1000
+BATCHES = 100
+SESSIONS = 20
+SECONDS = 5
+SOCKETS = 1000
+WORDS = "Found three places where the handler is called. "
+SEALED = DataSealer(new_key()).seal({"role": "session", "content": {"text": WORDS * 3}})
+
+
+@contextmanager
+def relay() -> Iterator[tuple[str, int]]:
+    """A real one: its address and process id."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "crabtalk_web.relay", scratch, "--port", "0"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                yield process.stdout.readline().strip(), process.pid
+            finally:
+                process.terminate()
+
+
+@contextmanager
+def apart() -> Iterator[tuple[str, int]]:
+    """A relay on one core, and this process on the other."""
+    with ExitStack() as stack:
+        with on_core(0):
+            started = stack.enter_context(relay())
+        stack.enter_context(on_core(-1))
+        yield started
+
+
+class Device:
+    """Somebody's, with an account of its own."""
+
+    def __init__(self, http: aiohttp.ClientSession) -> None:
+        self._http = http
+        self._count = 0
+        self.token = ""
+
+    async def log_in(self) -> None:
+        secret, challenge = MasterSecret(new_key()), os.urandom(32)
+        login = {
+            "publicKey": to_base64(secret.account_key),
+            "challenge": to_base64(challenge),
+            "signature": to_base64(secret.sign(challenge)),
+        }
+        async with self._http.post("/v1/auth", json=login) as response:
+            self.token = (await response.json())["token"]
+        self._headers = {"Authorization": f"Bearer {self.token}"}
+
+    async def session(self, tag: str = "bench") -> str:
+        body = {"tag": tag, "metadata": SEALED}
+        async with self._http.post("/v1/sessions", json=body, headers=self._headers) as response:
+            return str((await response.json())["session"]["id"])
+
+    async def post(self, session: str, count: int) -> None:
+        said = []
+        for _ in range(count):
+            self._count += 1
+            said.append({"content": SEALED, "localId": f"{session}{self._count}"})
+        path, body = f"/v3/sessions/{session}/messages", json.dumps({"messages": said})
+        async with self._http.post(path, data=body, headers=self._headers) as response:
+            assert response.status == 200, await response.text()
+            await response.read()
+
+    async def page(self, session: str) -> None:
+        path = f"/v3/sessions/{session}/messages?after_seq=100"
+        async with self._http.get(path, headers=self._headers) as response:
+            assert len((await response.json())["messages"]) == 100
+
+    async def listen(self) -> aiohttp.ClientWebSocketResponse:
+        ws = await self._http.ws_connect("/v1/updates/?EIO=4&transport=websocket")
+        await ws.receive_str()
+        await ws.send_str("40" + json.dumps({"token": self.token}))
+        assert (await ws.receive_str()).startswith("40")
+        return ws
+
+
+@asynccontextmanager
+async def device(url: str) -> AsyncIterator[Device]:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(url, connector=connector) as http:
+        made = Device(http)
+        await made.log_in()
+        yield made
+
+
+async def latency(url: str, pid: int) -> Table:
+    table = Table("Relay: one device after the other, ms", ["", "p50", "p95"])
+    posts, seen, batches, pages = [], [], [], []
+    async with device(url) as speaker:
+        session = await speaker.session()
+        listener = await speaker.listen()
+        for _ in range(POSTS):
+            start = now()
+            arrival = asyncio.ensure_future(listener.receive_str())
+            await speaker.post(session, 1)
+            posts.append((now() - start) * 1e3)
+            while not (await arrival).startswith('42["update"'):
+                arrival = asyncio.ensure_future(listener.receive_str())
+            seen.append((now() - start) * 1e3)
+        await listener.close()
+        for _ in range(BATCHES):
+            start = now()
+            await speaker.post(session, 100)
+            batches.append((now() - start) * 1e3)
+        for _ in range(BATCHES):
+            start = now()
+            await speaker.page(session)
+            pages.append((now() - start) * 1e3)
+    for name, samples in (
+        ("a message, until it is kept", posts),
+        ("a message, until another device has it", seen),
+        ("a batch of 100, until it is kept", batches),
+        ("a page of 100", pages),
+    ):
+        table.row(name, f"{percentile(samples, 0.5):.1f}", f"{percentile(samples, 0.95):.1f}")
+    return table
+
+
+async def sustained(url: str, count: int) -> list[str]:
+    """Twenty sessions at once, each waiting for its answer before it goes on."""
+    async with AsyncExitStack() as stack:
+        devices = [await stack.enter_async_context(device(url)) for _ in range(SESSIONS)]
+        sessions = [await each.session() for each in devices]
+        listeners = [await each.listen() for each in devices]
+        sent, heard, taken = 0, 0, []
+        news = asyncio.Event()
+
+        async def speak(who: Device, session: str, until: float) -> None:
+            nonlocal sent
+            while now() < until:
+                start = now()
+                await who.post(session, count)
+                taken.append((now() - start) * 1e3)
+                sent += count
+
+        async def hear(ws: aiohttp.ClientWebSocketResponse) -> None:
+            nonlocal heard
+            async for message in ws:
+                heard += message.data.startswith('42["update"')
+                news.set()
+
+        hearing = [asyncio.ensure_future(hear(each)) for each in listeners]
+        start = now()
+        await asyncio.gather(
+            *(
+                speak(who, session, start + SECONDS)
+                for who, session in zip(devices, sessions, strict=True)
+            )
+        )
+        rate = sent / (now() - start)
+        while heard < sent:
+            news.clear()
+            await news.wait()
+        assert heard == sent
+        for each in hearing:
+            each.cancel()
+    return [f"{rate:,.0f}", f"{percentile(taken, 0.5):.1f}", f"{percentile(taken, 0.95):.1f}"]
+
+
+async def weight(url: str, pid: int) -> Table:
+    table = Table("Relay: resident memory, MB", ["sockets", "RSS", "KB each"])
+    base = rss(pid)
+    table.row("0", f"{base:.0f}", "")
+    async with device(url) as somebody:
+        sockets = [await somebody.listen() for _ in range(SOCKETS)]
+        full = rss(pid)
+        table.row(f"{SOCKETS:,}", f"{full:.0f}", f"{(full - base) * 1024 / SOCKETS:.0f}")
+        session = await somebody.session()
+        await somebody.post(session, 1)
+        for ws in sockets:
+            # The first update tells of the session, the second of the message.
+            while "new-message" not in await ws.receive_str():
+                pass
+        table.row(f"{SOCKETS:,}, each told of a message", f"{rss(pid):.0f}", "")
+        await asyncio.gather(*(ws.close() for ws in sockets))
+    return table
+
+
+def run() -> list[Table]:
+    many = Table(
+        f"Relay: {SESSIONS} sessions at once, each with a device that listens",
+        ["messages a request", "messages /s", "p50 ms", "p95 ms"],
+        note="Every message was flushed to disk before it was answered, and reached its listener.",
+    )
+    tables = []
+    for measure in (latency, weight):
+        with apart() as (url, pid):
+            tables.append(uvloop.run(measure(url, pid)))
+    for count in (1, 10, 100):
+        with apart() as (url, _):
+            many.row(str(count), *uvloop.run(sustained(url, count)))
+    return [tables[0], many, tables[1]]
