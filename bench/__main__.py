@@ -7,7 +7,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import codec, events, footprint, history, memory, model, ping, search, streaming, turns
+from . import (
+    codec,
+    commands,
+    events,
+    footprint,
+    history,
+    memory,
+    model,
+    ping,
+    search,
+    streaming,
+    terminal,
+    terminal_keys,
+    turns,
+)
 from .report import Table
 
 BENCHES: dict[str, Callable[[], list[Table]]] = {
@@ -21,6 +35,9 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "memory": memory.run,
     "search": search.run,
     "events": events.run,
+    "terminal": terminal.run,
+    "keys": terminal_keys.run,
+    "commands": commands.run,
 }
 README = Path(__file__).with_name("README.md")
 MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"

@@ -22,6 +22,7 @@ from .board import Board
 from .candidates import candidates
 from .form import Form, wrapped
 from .greeting import greeting
+from .highlight import warm
 from .keys import bindings
 from .look import Look
 from .paper import Paper, is_terminal
@@ -35,6 +36,7 @@ from .view import View
 
 FRAME = 1 / 25  # seconds between two drawings of what an agent says
 TICK = 0.1  # while a turn runs, for its clocks
+SOON = 0.3  # seconds after which the colours of code are loaded, in a thread
 AGAIN = 2.0  # seconds in which a second Esc or Ctrl+C leaves
 # A form that appeared under the fingers of somebody who types would take a key for an answer.
 QUIET = 0.5  # seconds without a key before one opens by itself
@@ -100,6 +102,8 @@ class Chat:
             # Whoever ends it from outside gets a terminal back that echoes what is typed.
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self.leave)
+            loop = asyncio.get_running_loop()
+            loop.call_later(SOON, loop.run_in_executor, None, warm)
             # All that was loaded stays: to look through it for garbage would hold up a key.
             gc.freeze()
             with suppress(EOFError):
