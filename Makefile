@@ -60,11 +60,13 @@ NPM := .venv/npm
 $(NPM)/.installed: $(INSTALLED)
 	@npm install --prefix $(NPM) --no-fund --no-audit --no-package-lock --loglevel=error \
 		@modelcontextprotocol/server-everything@2026 @modelcontextprotocol/server-filesystem@2026 \
-		@modelcontextprotocol/server-memory@2026
+		@modelcontextprotocol/server-memory@2026 @slopus/happy-wire@0.1.0 tweetnacl@1 socket.io-client@4
+	@npm install --prefix $(NPM) --no-fund --no-audit --no-package-lock --loglevel=error --ignore-scripts \
+		happy@1.2.5
 	@touch $@
 
-test-interop: $(COMPILED) $(NPM)/.installed ## against MCP servers from npm; needs node
-	CRABTALK_NPM=$(NPM) $(BIN)/python -m pytest -m interop tests/interop
+test-interop: $(COMPILED) $(NPM)/.installed ## against programs of others from npm (900 MB); needs node
+	CRABTALK_NPM=$(NPM) $(BIN)/python -m pytest -m interop tests/interop apps/web/tests
 
 bench: $(COMPILED) ## measure, and rewrite the tables in bench/README.md
 	$(BIN)/python -m bench

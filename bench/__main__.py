@@ -21,6 +21,7 @@ from . import (
     terminal,
     terminal_keys,
     turns,
+    web_relay,
 )
 from .report import Table
 
@@ -38,6 +39,7 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "terminal": terminal.run,
     "keys": terminal_keys.run,
     "commands": commands.run,
+    "relay": web_relay.run,
 }
 README = Path(__file__).with_name("README.md")
 MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"

@@ -1,0 +1,133 @@
+"""Happenings: what comes to pass in a run, in the few words that the adapter understands.
+
+All of it can be written down and read back, so that a run can be told again.
+"""
+
+from enum import Enum
+
+import msgspec
+
+
+class Reason(Enum):
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    MAX_ITERATIONS = "max_iterations"
+    NO_ACTION = "no_action"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+
+
+class Happening(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """One of those below."""
+
+
+class Began(Happening, frozen=True):
+    said: str = ""  # empty: not known here
+
+
+class Piece(Happening, frozen=True):
+    text: str
+    thinking: bool = False
+
+
+class SegmentOver(Happening, frozen=True):
+    pass
+
+
+class Call(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    arguments: str
+
+
+class Called(Happening, frozen=True):
+    calls: tuple[Call, ...]
+
+
+class Returned(Happening, frozen=True):
+    call: str
+    output: str
+    is_error: bool = False
+    duration_ms: int | None = None
+
+
+class StepOver(Happening, frozen=True):
+    """Every call of the step has returned."""
+
+
+class Option(msgspec.Struct, frozen=True):
+    label: str
+    description: str = ""
+
+
+class Question(msgspec.Struct, frozen=True):
+    question: str
+    header: str = ""
+    options: tuple[Option, ...] = ()
+    multi_select: bool = False
+
+
+class Asked(Happening, frozen=True):
+    ask_id: str
+    questions: tuple[Question, ...]
+
+
+class Steered(Happening, frozen=True):
+    text: str
+
+
+class Used(Happening, frozen=True):
+    """Of one call of the model. `cached` is part of `prompt`."""
+
+    prompt: int
+    completion: int
+    cached: int = 0
+
+
+class Compacted(Happening, frozen=True):
+    title: str
+
+
+class Ended(Happening, frozen=True):
+    reason: Reason
+    error: str = ""
+
+
+AnyHappening = (
+    Began
+    | Piece
+    | SegmentOver
+    | Called
+    | Returned
+    | StepOver
+    | Asked
+    | Steered
+    | Used
+    | Compacted
+    | Ended
+)
+
+
+class Parent(msgspec.Struct, frozen=True):
+    """The run, the call in it and the task of that call which set another run off."""
+
+    run: str
+    call: str
+    task: int = 0
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A happening, and of whom and when."""
+
+    run: str
+    what: AnyHappening
+    at: int  # milliseconds since 1970
+    parent: Parent | None = None
+    guest: str = ""
+    # The conversation it runs in; for a delegated run that is not the one people see.
+    agent: str = ""
+    sender: str = ""
+    # From the stream of the turn rather than from the feed of all that happens.
+    is_streamed: bool = False
+    # Happenings that got lost directly before this one.
+    missed: int = 0

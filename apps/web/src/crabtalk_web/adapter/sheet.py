@@ -1,0 +1,46 @@
+"""Sheet: the envelopes of one turn, numbered and timed in the order they are written."""
+
+from msgspec import UNSET
+
+from crabtalk_web.stream import (
+    AnyEvent,
+    Envelope,
+    Role,
+    Text,
+    Times,
+    ToolCallStart,
+    TurnEnd,
+    Usage,
+    derived_id,
+)
+
+
+class Sheet:
+    """The same events in the same order have the same ids. `written` is what nobody took yet."""
+
+    def __init__(self, session: str, turn: str, times: Times, *, ordinal: int = 0) -> None:
+        self.session = session
+        self.turn = turn
+        self.ordinal = ordinal
+        self.main = ""  # the agent whose turn it is, where that is a guest
+        self.written: list[Envelope] = []
+        # Of the last call of the model, until something is written that can carry it.
+        self.usage: Usage | None = None
+        self._times = times
+
+    def write(self, event: AnyEvent, at: int, subagent: str = "", *, role: Role = "agent") -> None:
+        is_main = isinstance(event, Text | ToolCallStart) and subagent == self.main
+        carries = role == "agent" and (is_main or isinstance(event, TurnEnd))
+        usage, self.usage = (self.usage, None) if carries else (None, self.usage)
+        self.written.append(
+            Envelope(
+                id=derived_id(self.session, self.turn, self.ordinal),
+                time=self._times.next(at),
+                role=role,
+                turn=self.turn if role == "agent" else "",
+                subagent=subagent,
+                usage=usage or UNSET,
+                ev=event,
+            )
+        )
+        self.ordinal += 1

@@ -1,0 +1,132 @@
+"""Calls: what devices may ask of a session's gateway. Sealed both ways; no call is answered twice.
+
+There are no shells and no folders among them.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from crabtalk_web.adapter import Ask
+from crabtalk_web.sealing import Replays
+
+from .delivery import answers_text
+from .identity import Identity
+from .live import Live
+from .questions import Questions
+
+CANCELLED = "The person dismissed the question without answering it."
+
+log = logging.getLogger(__name__)
+
+
+class Desk(Protocol):
+    """What calls act on."""
+
+    identity: Identity
+    questions: Questions
+    live: Live
+
+    async def abort(self) -> None: ...
+
+    async def reply(self, ask: Ask, text: str, outcome: dict[str, Any]) -> bool: ...
+
+    async def end(self) -> None: ...
+
+
+class Calls:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._replays = Replays()
+        self._methods: dict[str, Callable[[dict[str, Any]], Awaitable[Any]]] = {
+            "abort": self.abort,
+            "permission": self.permission,
+            "communication": self.communication,
+            "killSession": self.kill_session,
+            "watch": self.watch,
+        }
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._methods)
+
+    async def serve(self, name: str, params: str) -> str:
+        """The sealed answer. A failure is an answer as well."""
+        sealer = self._desk.identity.sealer
+        opened = sealer.open_bytes(params)
+        if opened is None:
+            return sealer.seal({"error": "the parameters cannot be opened with this session's key"})
+        if not self._replays.is_new(params):
+            return sealer.seal({"error": "this call was made before; make it anew"})
+        method = self._methods.get(name)
+        if method is None:
+            return sealer.seal({"error": f"there is no method {name[:80]!r} here"})
+        given = sealer.open(params)
+        try:
+            result = await method(given if isinstance(given, dict) else {})
+        except Exception as error:
+            log.warning("the call %s failed: %s", name, error)
+            return sealer.seal({"error": str(error) or type(error).__name__})
+        return sealer.seal_nothing() if result is None else sealer.seal(result)
+
+    async def abort(self, given: dict[str, Any]) -> None:
+        """Stops the turn. With none to stop it is done as well."""
+        await self._desk.abort()
+
+    async def communication(self, given: dict[str, Any]) -> dict[str, Any]:
+        ask = self._desk.questions.find(str(given.get("id")))
+        if ask is None or not self._desk.questions.take(ask):
+            return {"error": "already answered"}
+        if given.get("status") == "cancelled":
+            return await self._reply(ask, CANCELLED, {"status": "cancelled", "answers": {}})
+        answers = given.get("answers")
+        outcome = {"status": "answered", "answers": answers if isinstance(answers, dict) else {}}
+        return await self._reply(ask, answers_text(ask, answers), outcome)
+
+    async def permission(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The older way to answer: chosen labels by question, or just a yes or a no."""
+        ask = self._desk.questions.find(str(given.get("id")))
+        if ask is None or not self._desk.questions.take(ask):
+            return {"error": "already answered"}
+        is_approved = given.get("approved") is True
+        outcome = {"status": "approved" if is_approved else "denied"}
+        if not is_approved:
+            return await self._reply(ask, denied(ask), outcome)
+        updated = given.get("updatedInput")
+        answers = updated.get("answers") if isinstance(updated, dict) else None
+        return await self._reply(ask, labels_text(ask, answers), outcome)
+
+    async def _reply(self, ask: Ask, text: str, outcome: dict[str, Any]) -> dict[str, Any]:
+        try:
+            is_first = await self._desk.reply(ask, text, outcome)
+        except BaseException:
+            self._desk.questions.give_back(ask)
+            raise
+        return {"success": True} if is_first else {"error": "already answered"}
+
+    async def kill_session(self, given: dict[str, Any]) -> dict[str, Any]:
+        await self._desk.end()
+        return {"success": True, "message": "The session is closed; the conversation stays."}
+
+    async def watch(self, given: dict[str, Any]) -> dict[str, Any]:
+        segment, offset = given.get("segment"), given.get("offset")
+        return await self._desk.live.watch(
+            segment if isinstance(segment, int) else 0, offset if isinstance(offset, int) else 0
+        )
+
+
+def labels_text(ask: Ask, answers: Any) -> str:
+    given = answers if isinstance(answers, dict) else {}
+    told = {
+        f"q{number}": {"options": [str(given.get(question.question, "Yes"))]}
+        for number, question in enumerate(ask.questions)
+    }
+    return answers_text(ask, told)
+
+
+def denied(ask: Ask) -> str:
+    is_yes_or_no = all(any(o.label == "No" for o in q.options) for q in ask.questions)
+    if not is_yes_or_no:
+        return CANCELLED
+    told = {f"q{number}": {"options": ["No"]} for number in range(len(ask.questions))}
+    return answers_text(ask, told)

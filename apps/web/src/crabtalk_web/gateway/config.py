@@ -1,0 +1,95 @@
+"""Configuration: `config/web.toml` in the home, every key optional.
+
+sender = "user"
+announce_agents = true
+while_busy = "queue"            # or "steer"
+cwd = "~/work"
+
+[relay]
+port = 3005
+"""
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import GatewayError
+
+WHILE_BUSY = ("queue", "steer")
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """Of the relay that `crabtalk-web up` and `crabtalk-web relay` run."""
+
+    host: str = "127.0.0.1"
+    port: int = 3005
+    tls_certificate: str = ""
+    tls_key: str = ""
+    host_name: str = ""
+    public_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    # Whose conversations devices see, and in whose name they talk.
+    sender: str = "user"
+    # A session for every agent from the start, be there a conversation or not.
+    announce_agents: bool = True
+    # What is said while the agent is at work waits, or is said into the turn.
+    while_busy: str = "queue"
+    # Where the tools of a turn work that a device begins.
+    cwd: str = "~"
+    # How much of a conversation that is older than its session is shown in it. Messages.
+    backfill: int = 1000
+    # Tools under the names that certain apps draw in a way of their own, and questions as these
+    # expect them.
+    compat: bool = False
+    # Notices of ended turns and of questions. They say nothing of what was said.
+    push: bool = True
+    # What may wait on disk for a relay that is away. Bytes, of one conversation.
+    journal_bytes: int = 64 * 1024 * 1024
+    relay: RelaySettings = field(default_factory=RelaySettings)
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.cwd).expanduser()
+
+
+def load_config(path: Path) -> GatewayConfig:
+    """Raises GatewayError. A file that is not there is an empty one."""
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        document = {}
+    except (OSError, ValueError) as error:
+        raise GatewayError(f"cannot read {path}: {error}; correct it, or move it away") from None
+    try:
+        relay = taken(RelaySettings, document.pop("relay", {}), "relay.")
+        config: GatewayConfig = taken(GatewayConfig, document, "", relay=relay)
+    except GatewayError as error:
+        raise GatewayError(f"{path}: {error}") from None
+    if config.while_busy not in WHILE_BUSY:
+        raise GatewayError(f'{path}: while_busy is "queue" or "steer", not {config.while_busy!r}')
+    if not config.sender:
+        raise GatewayError(f"{path}: sender is empty; leave it out for `user`")
+    return config
+
+
+def taken(kind: Any, table: Any, prefix: str, **rest: Any) -> Any:
+    if not isinstance(table, dict):
+        raise GatewayError(f"{prefix.rstrip('.')} is no table")
+    known = kind.__dataclass_fields__
+    for key, value in table.items():
+        if key not in known or key in rest:
+            raise GatewayError(f"{prefix}{key} means nothing here; take it out")
+        wanted = type(known[key].default)
+        if type(value) is not wanted:
+            raise GatewayError(f"{prefix}{key} must be {WORDS[wanted]}, not {value!r}")
+        if wanted is int and value < 0:
+            raise GatewayError(f"{prefix}{key} must not be negative")
+    return kind(**table, **rest)
+
+
+WORDS = {str: "a text", int: "a whole number", bool: "true or false"}

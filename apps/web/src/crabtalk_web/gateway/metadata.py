@@ -1,0 +1,96 @@
+"""Metadata: what a session and its machine say of themselves. Sealed before anybody gets it."""
+
+import os
+import platform
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crabtalk_web import __version__
+
+from .credentials import Credentials
+from .relay_http import MOST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the daemon offers, as far as devices care."""
+
+    models: tuple[str, ...] = ()
+    active_model: str = ""
+    skills: tuple[str, ...] = ()
+
+
+def session_metadata(
+    agent: str,
+    title: str,
+    credentials: Credentials,
+    directory: Path,
+    surroundings: Surroundings,
+    methods: Sequence[str],
+) -> dict[str, Any]:
+    """`flavor` is left out on purpose: apps then let people attach files."""
+    told: dict[str, Any] = {
+        "path": str(directory),
+        "host": socket.gethostname(),
+        "name": agent,
+        "version": __version__,
+        "os": platform.system().lower(),
+        "homeDir": str(Path.home()),
+        "machineId": credentials.machine_id,
+        "startedBy": "daemon",
+        "startedFromDaemon": True,
+        "hostPid": os.getpid(),
+        "lifecycleState": "running",
+        "slashCommands": list(surroundings.skills),
+        "models": [{"code": name, "value": name} for name in surroundings.models],
+        "currentModelCode": surroundings.active_model,
+        **capabilities(methods),
+    }
+    if title:
+        told["summary"] = {"text": title, "updatedAt": 0}
+    return told
+
+
+def capabilities(methods: Sequence[str]) -> dict[str, Any]:
+    """Apps that read this show what there is, and hide shells and folders, which there are not."""
+    return {
+        "client": {"id": "rig", "name": "crabtalk", "version": __version__},
+        "rigMetadataVersion": 1,
+        "capabilities": {
+            "abort": True,
+            "steering": True,
+            "shell": False,
+            "modelSelection": False,
+            "files": {"read": False, "write": False, "list": False},
+            "attachments": {"enabled": True, "maxBytes": MOST_BYTES - 40, "mediaTypes": ["*/*"]},
+            "rpcMethods": list(methods),
+        },
+    }
+
+
+def merged(there: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    """What others put there stays; what is ours is as we say, and a title keeps its time."""
+    told = {**there, **ours}
+    old, new = there.get("summary"), ours.get("summary")
+    if isinstance(old, dict) and isinstance(new, dict) and old.get("text") == new.get("text"):
+        told["summary"] = old
+    return told
+
+
+def machine_metadata(directory: Path) -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "platform": platform.system().lower(),
+        "happyCliVersion": f"crabtalk-web/{__version__}",
+        "homeDir": str(Path.home()),
+        "happyHomeDir": str(directory),
+        "displayName": f"crabtalk on {socket.gethostname()}",
+        "machineKind": "crabtalk",
+    }
+
+
+def machine_state(started_at: int) -> dict[str, Any]:
+    return {"status": "running", "pid": os.getpid(), "startedAt": started_at}

@@ -1,0 +1,166 @@
+"""The relay's HTTP: the few routes a gateway needs, whoever's relay it is.
+
+Everything it is given to send is sealed already. What comes back is checked only as far as it is
+used: a relay is not trusted with anything but keeping.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from .errors import RelayAwayError, RelayRefusedError
+
+TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=10)
+AT_ONCE = 100
+LAST = 2**31 - 1
+CLIENT = "crabtalk-web"
+# The largest file that is fetched, sealed. Others keep no larger ones.
+MOST_BYTES = 10 * 1024 * 1024
+
+
+class RelayHttp:
+    """As a context: a few connections to one relay.
+
+    Every call raises RelayAwayError and RelayRefusedError. Cancelled, it may have happened.
+    """
+
+    def __init__(self, url: str, token: str = "") -> None:
+        self.url = url.rstrip("/")
+        self.token = token
+
+    async def __aenter__(self) -> "RelayHttp":
+        self._http = aiohttp.ClientSession(timeout=TIMEOUT, headers={"X-Happy-Client": CLIENT})
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+
+    # ── Sessions and machines ───────────────────────────────────────────────────────────────
+
+    async def session(self, tag: str, metadata: str, data_key: str) -> dict[str, Any]:
+        """The session of this tag, made if there is none."""
+        body = {"tag": tag, "metadata": metadata, "dataEncryptionKey": data_key}
+        return table(table(await self.post("/v1/sessions", body)).get("session"))
+
+    async def archive(self, session: str) -> None:
+        await self.post(f"/v1/sessions/{quote(session)}/archive", {})
+
+    async def machine(self, machine: str, metadata: str, state: str, data_key: str) -> None:
+        body = {
+            "id": machine,
+            "metadata": metadata,
+            "daemonState": state,
+            "dataEncryptionKey": data_key,
+        }
+        await self.post("/v1/machines", body)
+
+    async def notify(self, session: str, kind: str, title: str, body: str) -> None:
+        told = {"kind": kind, "title": title, "body": body, "data": {"sessionId": session}}
+        await self.post(f"/v1/sessions/{quote(session)}/push-event", told)
+
+    # ── Messages ────────────────────────────────────────────────────────────────────────────
+
+    async def append(self, session: str, messages: Sequence[Mapping[str, str]]) -> None:
+        """At most a hundred. One whose local id is known is not kept twice."""
+        await self.post(f"/v3/sessions/{quote(session)}/messages", {"messages": list(messages)})
+
+    async def after(self, session: str, seq: int) -> tuple[list[dict[str, Any]], bool]:
+        """The next messages, and whether there are more."""
+        path = f"/v3/sessions/{quote(session)}/messages?after_seq={seq}&limit={AT_ONCE}"
+        page = table(await self._ask("GET", path))
+        messages = page.get("messages")
+        if not isinstance(messages, list):
+            raise RelayAwayError("the relay answered with something that is no page of messages")
+        return messages, bool(page.get("hasMore"))
+
+    async def latest(self, session: str) -> list[dict[str, Any]]:
+        """The last messages, the latest first."""
+        path = f"/v3/sessions/{quote(session)}/messages?before_seq={LAST}&limit={AT_ONCE}"
+        messages = table(await self._ask("GET", path)).get("messages")
+        return messages if isinstance(messages, list) else []
+
+    # ── Files ───────────────────────────────────────────────────────────────────────────────
+
+    async def upload(self, session: str, data: bytes) -> str:
+        """The ref of sealed bytes. What the file is called is not said."""
+        path = f"/v1/sessions/{quote(session)}/attachments/request-upload"
+        told = table(await self.post(path, {"filename": "file.enc", "size": len(data)}))
+        ref, url = str(told.get("ref", "")), str(told.get("uploadUrl", ""))
+        if told.get("method", "PUT") == "POST":
+            form = aiohttp.FormData(
+                {str(key): str(value) for key, value in table(told.get("formFields")).items()}
+            )
+            form.add_field("file", data, content_type="application/octet-stream")
+            await self._send("POST", url, data=form)
+        else:
+            await self._send("PUT", url, data=data)
+        return ref
+
+    async def download(self, session: str, ref: str) -> bytes:
+        path = f"/v1/sessions/{quote(session)}/attachments/request-download"
+        told = table(await self.post(path, {"ref": ref}))
+        return await self._send("GET", str(told.get("downloadUrl", "")))
+
+    # ── Whatever there is ───────────────────────────────────────────────────────────────────
+
+    async def get(self, path: str) -> Any:
+        return await self._ask("GET", path)
+
+    async def post(self, path: str, body: Any) -> Any:
+        return await self._ask("POST", path, json=body)
+
+    async def delete(self, path: str) -> Any:
+        return await self._ask("DELETE", path)
+
+    async def _ask(self, method: str, path: str, **given: Any) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        try:
+            async with self._http.request(
+                method, self.url + path, headers=headers, **given
+            ) as response:
+                if response.status >= 400:
+                    raise RelayRefusedError(response.status, await reason(response))
+                return await response.json(content_type=None)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise away(self.url, error) from None
+
+    async def _send(self, method: str, url: str, data: Any = None) -> bytes:
+        """Bytes, with the token only where it is the relay itself that gets to see it."""
+        own = url.startswith(f"{self.url}/")
+        headers = {"Authorization": f"Bearer {self.token}"} if own else {}
+        if method == "PUT":
+            headers["Content-Type"] = "application/octet-stream"
+        try:
+            async with self._http.request(method, url, headers=headers, data=data) as response:
+                if response.status >= 400:
+                    raise RelayRefusedError(response.status, await reason(response))
+                found = bytearray()
+                async for piece in response.content.iter_chunked(65_536):
+                    found += piece
+                    if len(found) > MOST_BYTES:
+                        raise RelayRefusedError(413, "the file is larger than any may be")
+                return bytes(found)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise away(self.url, error) from None
+
+
+def away(url: str, error: Exception) -> RelayAwayError:
+    return RelayAwayError(
+        f"the relay at {url} does not answer: {str(error) or type(error).__name__}"
+    )
+
+
+async def reason(response: aiohttp.ClientResponse) -> str:
+    try:
+        told = table(await response.json(content_type=None))
+    except (TimeoutError, ValueError, aiohttp.ClientError):
+        told = {}
+    return str(told.get("message") or told.get("error") or response.reason)[:300]
+
+
+def table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RelayAwayError("the relay answered with something that is no JSON object")
+    return value

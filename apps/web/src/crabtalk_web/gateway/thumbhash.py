@@ -1,0 +1,106 @@
+"""ThumbHash: an image in about 25 bytes, for a placeholder while the image itself is on its way.
+
+A few cosine terms of brightness, of two colour differences and of alpha, each in four bits, behind
+a header of five or six bytes. The format is Evan Wallace's.
+"""
+
+import math
+from collections.abc import Sequence
+
+# Larger images say no more, and take long to look at.
+LARGEST = 32
+
+Channel = list[float]
+
+
+def thumbhash(width: int, height: int, rgba: bytes) -> bytes:
+    """Of at most 100 by 100 pixels, four bytes each."""
+    if not (0 < width <= 100 and 0 < height <= 100) or len(rgba) != 4 * width * height:
+        raise ValueError(f"{width} by {height} pixels are not what is hashed here")
+    luma, yellow, red, alpha = channels(rgba)
+    has_alpha = min(alpha) < 1
+    limit = 5 if has_alpha else 7  # alpha takes the room of finer brightness
+    across = max(1, rounded(limit * width / max(width, height)))
+    down = max(1, rounded(limit * height / max(width, height)))
+    bright = Terms(luma, width, height, max(3, across), max(3, down))
+    p = Terms(yellow, width, height, 3, 3)
+    q = Terms(red, width, height, 3, 3)
+    a = Terms(alpha, width, height, 5, 5) if has_alpha else None
+    is_wide = width > height
+    head = (
+        rounded(63 * bright.mean)
+        | rounded(31.5 + 31.5 * p.mean) << 6
+        | rounded(31.5 + 31.5 * q.mean) << 12
+        | rounded(31 * bright.scale) << 18
+        | has_alpha << 23
+    )
+    tail = (
+        (down if is_wide else across)
+        | rounded(63 * p.scale) << 3
+        | rounded(63 * q.scale) << 9
+        | is_wide << 15
+    )
+    hashed = bytearray(head.to_bytes(3, "little") + tail.to_bytes(2, "little"))
+    if a is not None:
+        hashed.append(rounded(15 * a.mean) | rounded(15 * a.scale) << 4)
+    nibbles = [n for terms in (bright, p, q, *([a] if a else [])) for n in terms.nibbles()]
+    for low, high in zip(nibbles[::2], [*nibbles[1::2], 0], strict=False):
+        hashed.append(low | high << 4)
+    return bytes(hashed)
+
+
+def channels(rgba: bytes) -> tuple[Channel, Channel, Channel, Channel]:
+    """Brightness, yellow against blue, red against green, alpha; over the image's own average."""
+    pixels = [
+        (rgba[at] / 255, rgba[at + 1] / 255, rgba[at + 2] / 255, rgba[at + 3] / 255)
+        for at in range(0, len(rgba), 4)
+    ]
+    seen = sum(pixel[3] for pixel in pixels)
+    mean = [sum(p[c] * p[3] for p in pixels) / seen if seen else 0.0 for c in range(3)]
+    luma, yellow, red, alpha = [], [], [], []
+    for pixel in pixels:
+        a = pixel[3]
+        r, g, b = (mean[c] * (1 - a) + a * pixel[c] for c in range(3))
+        luma.append((r + g + b) / 3)
+        yellow.append((r + g) / 2 - b)
+        red.append(r - g)
+        alpha.append(a)
+    return luma, yellow, red, alpha
+
+
+class Terms:
+    """The lowest cosine terms of a channel, scaled to the largest of them."""
+
+    def __init__(self, channel: Sequence[float], width: int, height: int, nx: int, ny: int) -> None:
+        self.scale = 0.0
+        self._terms: list[float] = []
+        waves = [
+            [math.cos(math.pi / width * cx * (x + 0.5)) for x in range(width)] for cx in range(nx)
+        ]
+        for cy in range(ny):
+            along = [math.cos(math.pi / height * cy * (y + 0.5)) for y in range(height)]
+            for cx in range(nx):
+                if cx * ny >= nx * (ny - cy):
+                    break
+                # Pixel by pixel, as everybody sums: in another order, terms next to zero differ.
+                term, place, wave = 0.0, 0, waves[cx]
+                for factor in along:
+                    for cosine in wave:
+                        term += channel[place] * cosine * factor
+                        place += 1
+                term /= width * height
+                if cx or cy:
+                    self._terms.append(term)
+                    self.scale = max(self.scale, abs(term))
+                else:
+                    self.mean = term
+
+    def nibbles(self) -> list[int]:
+        if not self.scale:
+            return [0] * len(self._terms)
+        return [rounded(15 * (0.5 + 0.5 / self.scale * term)) for term in self._terms]
+
+
+def rounded(value: float) -> int:
+    """As JavaScript rounds, so that the same image has the same hash everywhere."""
+    return math.floor(value + 0.5)

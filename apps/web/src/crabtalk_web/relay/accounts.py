@@ -1,0 +1,162 @@
+"""Accounts and their devices. An account is a public key; a device is a token that was given."""
+
+import hashlib
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import RelayError
+from .ids import new_id, new_token, now_ms, token_hash
+
+CLIENT_NAME = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Who calls."""
+
+    id: str
+    account: str
+
+
+def log_in(
+    db: sqlite3.Connection,
+    public_key: bytes,
+    challenge: bytes,
+    client: str,
+    *,
+    most: int,
+) -> str:
+    """The token of a new device of the account with this key, which is made if need be.
+
+    A challenge serves once: whoever captures a login cannot repeat it.
+    """
+    used = hashlib.sha256(public_key + challenge).digest()
+    try:
+        db.execute("INSERT INTO challenges VALUES (?, ?)", (used, now_ms()))
+    except sqlite3.IntegrityError:
+        raise RelayError(401, "this challenge was used before; sign a new one") from None
+    account = account_of_key(db, public_key, most)
+    return add_device(db, account, "account", client)
+
+
+def account_of_key(db: sqlite3.Connection, public_key: bytes, most: int) -> str:
+    row = db.execute("SELECT id FROM accounts WHERE public_key = ?", (public_key,)).fetchone()
+    if row is not None:
+        return str(row["id"])
+    if db.execute("SELECT count(*) FROM accounts").fetchone()[0] >= most:
+        raise RelayError(403, "this relay takes no more accounts; ask whoever runs it")
+    account = new_id()
+    db.execute(
+        "INSERT INTO accounts (id, public_key, created_at) VALUES (?, ?, ?)",
+        (account, public_key, now_ms()),
+    )
+    return account
+
+
+def add_device(db: sqlite3.Connection, account: str, kind: str, client: str) -> str:
+    token, now = new_token(), now_ms()
+    row = (new_id(), account, token_hash(token), kind, client[:CLIENT_NAME], now, now)
+    db.execute("INSERT INTO devices VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    return token
+
+
+def device_of_token(db: sqlite3.Connection, hashed: bytes) -> Device | None:
+    row = db.execute("SELECT id, account FROM devices WHERE token_hash = ?", (hashed,)).fetchone()
+    return None if row is None else Device(row["id"], row["account"])
+
+
+def devices(db: sqlite3.Connection, caller: Device) -> list[dict[str, Any]]:
+    rows = db.execute(
+        "SELECT * FROM devices WHERE account = ? ORDER BY created_at, id", (caller.account,)
+    )
+    return [
+        {
+            "id": row["id"],
+            "kind": row["kind"],
+            "client": row["client"],
+            "createdAt": row["created_at"],
+            "seenAt": row["seen_at"],
+            "current": row["id"] == caller.id,
+        }
+        for row in rows
+    ]
+
+
+def revoke(db: sqlite3.Connection, account: str, device: str) -> bytes | None:
+    """The hash of the token that is worth nothing from now on; None if there is no such device."""
+    row = db.execute(
+        "DELETE FROM devices WHERE id = ? AND account = ? RETURNING token_hash", (device, account)
+    ).fetchone()
+    return None if row is None else bytes(row["token_hash"])
+
+
+def saw(db: sqlite3.Connection, seen: dict[str, int]) -> None:
+    pairs = [(at, device) for device, at in seen.items()]
+    db.executemany("UPDATE devices SET seen_at = ? WHERE id = ?", pairs)
+
+
+def next_update(db: sqlite3.Connection, account: str, count: int = 1) -> int:
+    """The first of `count` numbers for what the account's devices are told."""
+    row = db.execute(
+        "UPDATE accounts SET seq = seq + ? WHERE id = ? RETURNING seq", (count, account)
+    ).fetchone()
+    return int(row["seq"]) - count + 1
+
+
+# ── Settings ────────────────────────────────────────────────────────────────────────────────────
+
+
+def settings(db: sqlite3.Connection, account: str) -> tuple[bytes | None, int]:
+    row = db.execute(
+        "SELECT settings, settings_version FROM accounts WHERE id = ?", (account,)
+    ).fetchone()
+    return row["settings"], row["settings_version"]
+
+
+def set_settings(
+    db: sqlite3.Connection, account: str, value: bytes | None, expected: int
+) -> tuple[bool, bytes | None, int, int]:
+    """Whether it was set, what is there now with its version, and the number of the update."""
+    row = db.execute(
+        "UPDATE accounts SET settings = ?, settings_version = settings_version + 1"
+        " WHERE id = ? AND settings_version = ? RETURNING settings_version",
+        (value, account, expected),
+    ).fetchone()
+    if row is None:
+        return (False, *settings(db, account), 0)
+    return True, value, int(row["settings_version"]), next_update(db, account)
+
+
+# ── Push tokens ─────────────────────────────────────────────────────────────────────────────────
+
+
+def push_tokens(db: sqlite3.Connection, account: str) -> list[dict[str, Any]]:
+    rows = db.execute(
+        "SELECT * FROM push_tokens WHERE account = ? ORDER BY created_at DESC", (account,)
+    )
+    return [
+        {
+            "id": row["id"],
+            "token": row["token"],
+            "createdAt": row["created_at"],
+            "updatedAt": row["updated_at"],
+        }
+        for row in rows
+    ]
+
+
+def add_push_token(db: sqlite3.Connection, account: str, token: str, most: int) -> None:
+    now = now_ms()
+    count = db.execute("SELECT count(*) FROM push_tokens WHERE account = ?", (account,))
+    if count.fetchone()[0] >= most:
+        raise RelayError(409, f"an account has at most {most} push tokens; delete one first")
+    db.execute(
+        "INSERT INTO push_tokens VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (account, token) DO UPDATE SET updated_at = excluded.updated_at",
+        (new_id(), account, token, now, now),
+    )
+
+
+def delete_push_token(db: sqlite3.Connection, account: str, token: str) -> None:
+    db.execute("DELETE FROM push_tokens WHERE account = ? AND token = ?", (account, token))

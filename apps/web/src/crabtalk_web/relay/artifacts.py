@@ -1,0 +1,98 @@
+"""Artifacts: sealed documents of an account, a header and a body with versions of their own."""
+
+import sqlite3
+from typing import Any
+
+from .accounts import next_update
+from .errors import RelayError, not_found
+from .ids import now_ms
+from .versions import Swap
+
+
+def create(
+    db: sqlite3.Connection, account: str, artifact: str, header: bytes, body: bytes, data_key: bytes
+) -> tuple[dict[str, Any], int]:
+    """The artifact, and the number of the update if it is new."""
+    row = db.execute("SELECT * FROM artifacts WHERE id = ?", (artifact,)).fetchone()
+    if row is not None and row["account"] != account:
+        raise RelayError(409, "another account has an artifact of this id; choose a new one")
+    if row is not None:
+        return view(row), 0
+    now = now_ms()
+    row = db.execute(
+        "INSERT INTO artifacts VALUES (?, ?, ?, 1, ?, 1, ?, 0, ?, ?) RETURNING *",
+        (artifact, account, header, body, data_key, now, now),
+    ).fetchone()
+    return view(row), next_update(db, account)
+
+
+def all_of(db: sqlite3.Connection, account: str) -> list[dict[str, Any]]:
+    """Without their bodies."""
+    rows = db.execute(
+        "SELECT * FROM artifacts WHERE account = ? ORDER BY updated_at DESC", (account,)
+    )
+    return [without_body(view(row)) for row in rows]
+
+
+def one(db: sqlite3.Connection, account: str, artifact: str) -> dict[str, Any]:
+    row = db.execute(
+        "SELECT * FROM artifacts WHERE id = ? AND account = ?", (artifact, account)
+    ).fetchone()
+    if row is None:
+        raise not_found("Artifact")
+    return view(row)
+
+
+def change(
+    db: sqlite3.Connection,
+    account: str,
+    artifact: str,
+    header: tuple[bytes, int] | None,
+    body: tuple[bytes, int] | None,
+) -> tuple[dict[str, Swap], int]:
+    """What is there now of that which was to change, and the number of the update; 0 if one of
+    them had changed before, and so nothing was."""
+    now = one(db, account, artifact)
+    wanted = {"header": header, "body": body}
+    given = {name: each for name, each in wanted.items() if each is not None}
+    old = {
+        name: Swap(now[name], now[f"{name}Version"])
+        for name, (_, expected) in given.items()
+        if now[f"{name}Version"] != expected
+    }
+    if old:
+        return old, 0
+    for name, (value, expected) in given.items():
+        db.execute(
+            f"UPDATE artifacts SET {name} = ?, {name}_version = ? WHERE id = ?",  # noqa: S608
+            (value, expected + 1, artifact),
+        )
+    db.execute(
+        "UPDATE artifacts SET seq = seq + 1, updated_at = ? WHERE id = ?", (now_ms(), artifact)
+    )
+    update = next_update(db, account)
+    return {name: Swap(value, v + 1, update) for name, (value, v) in given.items()}, update
+
+
+def delete(db: sqlite3.Connection, account: str, artifact: str) -> int:
+    one(db, account, artifact)
+    db.execute("DELETE FROM artifacts WHERE id = ?", (artifact,))
+    return next_update(db, account)
+
+
+def view(row: sqlite3.Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "header": row["header"],
+        "headerVersion": row["header_version"],
+        "body": row["body"],
+        "bodyVersion": row["body_version"],
+        "dataEncryptionKey": row["data_key"],
+        "seq": row["seq"],
+        "createdAt": row["created_at"],
+        "updatedAt": row["updated_at"],
+    }
+
+
+def without_body(artifact: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in artifact.items() if name not in ("body", "bodyVersion")}

@@ -1,0 +1,68 @@
+"""Attachments: what the database knows of files. Their bytes are in `blobs`."""
+
+import sqlite3
+import uuid
+from dataclasses import dataclass
+
+from .errors import RelayError, not_found
+from .ids import now_ms
+from .sessions import number_of
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    name: str
+    size: int
+    is_kept: bool
+
+
+def reserve(db: sqlite3.Connection, account: str, session: str, size: int, *, quota: int) -> str:
+    """The name under which the bytes may now be sent. Its size counts from now on."""
+    number = number_of(db, account, session)
+    used = db.execute(
+        "SELECT coalesce(sum(size), 0) FROM attachments WHERE account = ?", (account,)
+    ).fetchone()[0]
+    if used + size > quota:
+        raise RelayError(
+            413,
+            f"the files of this account may have {quota} bytes and have {used};"
+            " delete sessions that are no longer needed",
+        )
+    name = f"{uuid.uuid4()}.enc"
+    db.execute(
+        "INSERT INTO attachments (name, session, account, size, created_at) VALUES (?, ?, ?, ?, ?)",
+        (name, number, account, size, now_ms()),
+    )
+    return name
+
+
+def find(db: sqlite3.Connection, account: str, session: str, name: str) -> Attachment:
+    row = db.execute(
+        "SELECT name, size, is_kept FROM attachments WHERE name = ? AND session = ?",
+        (name, number_of(db, account, session)),
+    ).fetchone()
+    if row is None:
+        raise not_found("Attachment")
+    return Attachment(row["name"], row["size"], bool(row["is_kept"]))
+
+
+def keep(db: sqlite3.Connection, name: str) -> bool:
+    """False when it was forgotten while its bytes came."""
+    row = db.execute(
+        "UPDATE attachments SET is_kept = 1 WHERE name = ? RETURNING name", (name,)
+    ).fetchone()
+    return row is not None
+
+
+def forget_old(db: sqlite3.Connection, before: int, unsent_before: int) -> list[str]:
+    """The names of those whose time is over, and of those that were never sent."""
+    rows = db.execute(
+        "DELETE FROM attachments WHERE created_at < ? OR (created_at < ? AND NOT is_kept)"
+        " RETURNING name",
+        (before, unsent_before),
+    ).fetchall()
+    return [row["name"] for row in rows]
+
+
+def names(db: sqlite3.Connection) -> set[str]:
+    return {row["name"] for row in db.execute("SELECT name FROM attachments")}

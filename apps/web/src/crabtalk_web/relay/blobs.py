@@ -1,0 +1,89 @@
+"""Blobs: the bytes of files, one sealed file each, whole or not at all. All of it blocks."""
+
+import os
+import re
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from .errors import RelayConfigError
+
+NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.enc")
+
+
+class Blobs:
+    """Raises RelayConfigError."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            for each in (folder.parent, folder):
+                each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise RelayConfigError(
+                f"cannot make {folder}: {error.strerror}; move away what is there"
+            ) from None
+
+    def path(self, name: str) -> Path:
+        """Two characters of the name make a folder, so that none grows too large."""
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a blob")
+        return self._folder / name[:2] / name
+
+    def draft(self, name: str) -> "BlobDraft":
+        return BlobDraft(self.path(name))
+
+    def remove(self, names: list[str]) -> None:
+        for name in names:
+            self.path(name).unlink(missing_ok=True)
+
+    def sweep(self, known: set[str], older_than: float) -> int:
+        """Removes what no row speaks of. The young may be under way; how many went."""
+        removed = 0
+        until = time.time() - older_than
+        for path in self._folder.glob("??/*"):
+            with suppress(FileNotFoundError):
+                if path.name not in known and path.stat().st_mtime < until:
+                    path.unlink()
+                    removed += 1
+        return removed
+
+
+class BlobDraft:
+    """As a context: gone afterwards, unless it was kept."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+        self.size = 0
+
+    def __enter__(self) -> "BlobDraft":
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._file = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._file)
+        self._draft.unlink(missing_ok=True)
+
+    def write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
+        self.size += len(data)
+
+    def keep(self) -> None:
+        os.fsync(self._file)
+        self._draft.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

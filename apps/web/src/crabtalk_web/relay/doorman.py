@@ -1,0 +1,97 @@
+"""The doorman: who may come in, how often strangers may knock, and the nonces they sign."""
+
+import asyncio
+import secrets
+from collections import Counter, OrderedDict
+
+from aiohttp import web
+
+from . import accounts
+from .accounts import Device
+from .database import Database
+from .errors import RelayError
+from .ids import now_ms, token_hash
+from .limits import Limits
+
+REMEMBERED = 10_000
+NONCES = 10_000
+MINUTE = 60.0
+# How far `seenAt` of a device may be behind, in milliseconds.
+SEEN = 60_000
+
+
+class Doorman:
+    def __init__(self, database: Database, limits: Limits) -> None:
+        self._database = database
+        self._limits = limits
+        self._known: OrderedDict[bytes, Device] = OrderedDict()
+        self._revoked: OrderedDict[bytes, None] = OrderedDict()
+        self._seen: dict[str, int] = {}
+        self._unwritten: dict[str, int] = {}
+        self._nonces: OrderedDict[bytes, float] = OrderedDict()
+        self._knocks: Counter[tuple[str, str]] = Counter()
+        self._minute = 0.0
+
+    async def caller(self, request: web.Request) -> Device:
+        """Raises RelayError 401."""
+        header = request.headers.get("Authorization", "")
+        kind, _, token = header.partition(" ")
+        if kind.lower() != "bearer" or not token:
+            raise RelayError(401, "Missing authorization header")
+        device = await self.device(token.strip())
+        if device is None:
+            raise RelayError(401, "Invalid token")
+        return device
+
+    async def device(self, token: str) -> Device | None:
+        hashed = token_hash(token)
+        device = self._known.get(hashed)
+        if device is None:
+            device = await self._database.read(accounts.device_of_token, hashed)
+            # It may have been revoked while we asked.
+            if device is None or hashed in self._revoked:
+                return None
+            self._known[hashed] = device
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        self._saw(device.id)
+        return device
+
+    def revoked(self, hashed: bytes) -> None:
+        self._known.pop(hashed, None)
+        self._revoked[hashed] = None
+        if len(self._revoked) > REMEMBERED:
+            self._revoked.popitem(last=False)
+
+    def knock(self, who: str, what: str, most: int) -> None:
+        """Counts within a minute. Raises RelayError 429."""
+        now = asyncio.get_running_loop().time()
+        if now - self._minute > MINUTE:
+            self._minute = now
+            self._knocks.clear()
+        self._knocks[what, who] += 1
+        if self._knocks[what, who] > most:
+            raise RelayError(429, f"at most {most} of these requests a minute; try again later")
+
+    def new_nonce(self) -> bytes:
+        nonce = secrets.token_bytes(32)
+        self._nonces[nonce] = asyncio.get_running_loop().time() + self._limits.nonce
+        if len(self._nonces) > NONCES:
+            self._nonces.popitem(last=False)
+        return nonce
+
+    def take_nonce(self, nonce: bytes) -> bool:
+        """Whether it was one of ours, young enough; it is none from now on."""
+        return self._nonces.pop(nonce, 0.0) > asyncio.get_running_loop().time()
+
+    async def flush(self) -> None:
+        seen, self._unwritten = self._unwritten, {}
+        if seen:
+            await self._database.write(accounts.saw, seen)
+        if len(self._seen) > REMEMBERED:
+            self._seen.clear()
+
+    def _saw(self, device: str) -> None:
+        now = now_ms()
+        if now - self._seen.get(device, 0) > SEEN:
+            self._seen[device] = self._unwritten[device] = now

@@ -1,0 +1,49 @@
+"""Ids, tokens and the time: where everything here gets what is new from.
+
+An id opens nothing, so chance is good enough for it; a token does.
+"""
+
+import hashlib
+import itertools
+import random
+import secrets
+import string
+import time
+
+DIGITS = string.digits + string.ascii_lowercase
+LETTERS = string.ascii_letters + string.digits
+TOKEN_BYTES = 32
+
+_counter = itertools.count(secrets.randbelow(36**4))
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def new_id() -> str:
+    """25 characters, the first a c; later ones sort later, which keeps indexes small."""
+    rest = base36(random.getrandbits(64), 12)
+    return f"c{base36(now_ms(), 8)}{base36(next(_counter), 4)}{rest}"
+
+
+def update_id() -> str:
+    number = random.getrandbits(72)
+    return "".join(LETTERS[(number >> 6 * at) % 62] for at in range(12))
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def token_hash(token: str) -> bytes:
+    """What is kept of a token: whoever reads the database cannot use it."""
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def base36(number: int, width: int) -> str:
+    letters = []
+    for _ in range(width):
+        number, digit = divmod(number, 36)
+        letters.append(DIGITS[digit])
+    return "".join(reversed(letters))

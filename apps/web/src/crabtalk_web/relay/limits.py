@@ -1,0 +1,60 @@
+"""The bounds the relay keeps, so that no client can make it grow or stop answering the others."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes are in bytes, times in seconds."""
+
+    # ── Requests ──────────────────────────────────────────────────────────────────────────────
+    body: int = 100 * 1024 * 1024
+    # Of those who have not shown a token.
+    strangers_body: int = 64 * 1024
+    # How long a request may take to arrive.
+    body_timeout: float = 60.0
+    # What all requests together may have sent that is not answered yet.
+    inbound: int = 256 * 1024 * 1024
+    # Requests a minute of one address that has not shown a token: pairing asks once a second.
+    strangers_requests: int = 600
+    # ── Messages and records ──────────────────────────────────────────────────────────────────
+    batch: int = 100
+    page: int = 500
+    metadata: int = 1024 * 1024
+    kv_batch: int = 100
+    kv_list: int = 1000
+    # ── Sockets ───────────────────────────────────────────────────────────────────────────────
+    sockets: int = 4096
+    account_sockets: int = 2048
+    frame: int = 8 * 1024 * 1024
+    rpc: int = 4 * 1024 * 1024
+    # What may wait for a reader that does not read, before it loses its connection.
+    outbox: int = 16 * 1024 * 1024
+    # Calls and other events of one socket that are being worked on.
+    socket_events: int = 64
+    ping_interval: float = 15.0
+    ping_timeout: float = 45.0
+    connect_timeout: float = 20.0
+    rpc_timeout: float = 30.0
+    # How long a call waits for somebody who has just left, or just come.
+    rpc_absent: float = 2.0
+    # ── Presence ──────────────────────────────────────────────────────────────────────────────
+    skew: float = 600.0
+    inactivity: float = 600.0
+    # ── Accounts and pairing ──────────────────────────────────────────────────────────────────
+    accounts: int = 1000
+    pairing: float = 300.0
+    pairings: int = 1000
+    nonce: float = 300.0
+    # ── Files ─────────────────────────────────────────────────────────────────────────────────
+    attachment: int = 10 * 1024 * 1024
+    uploads_a_minute: int = 60
+    upload: float = 900.0
+    account_files: int = 2 * 1024 * 1024 * 1024
+    file_retention: float = 90 * 24 * 3600.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise ValueError(f"{name} must be a number above zero, not {value!r}")

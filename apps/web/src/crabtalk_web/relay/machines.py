@@ -1,0 +1,72 @@
+"""Machines: where gateways run. Their ids are of their own making, and nobody else's."""
+
+import sqlite3
+from typing import Any
+
+from .accounts import next_update
+from .errors import RelayError, not_found
+from .ids import now_ms
+
+
+def register(
+    db: sqlite3.Connection,
+    account: str,
+    machine: str,
+    metadata: bytes,
+    daemon_state: bytes | None,
+    data_key: bytes | None,
+) -> tuple[dict[str, Any], int]:
+    """The machine, and the first of two numbers for updates if it is new."""
+    row = db.execute("SELECT * FROM machines WHERE id = ?", (machine,)).fetchone()
+    if row is not None and row["account"] != account:
+        raise RelayError(409, "this machine belongs to another account; give it a new id")
+    if row is not None:
+        return view(row), 0
+    now = now_ms()
+    row = db.execute(
+        "INSERT INTO machines (id, account, metadata, metadata_version, daemon_state,"
+        " daemon_state_version, data_key, active_at, created_at, updated_at)"
+        " VALUES (?, ?, ?, 1, ?, ?, ?, ?, ?, ?) RETURNING *",
+        (machine, account, metadata, daemon_state, int(daemon_state is not None), data_key)
+        + (now,) * 3,
+    ).fetchone()
+    return view(row), next_update(db, account, 2)
+
+
+def all_of(db: sqlite3.Connection, account: str) -> list[dict[str, Any]]:
+    rows = db.execute(
+        "SELECT * FROM machines WHERE account = ? ORDER BY active_at DESC, id", (account,)
+    )
+    return [view(row) for row in rows]
+
+
+def one(db: sqlite3.Connection, account: str, machine: str) -> dict[str, Any]:
+    row = db.execute(
+        "SELECT * FROM machines WHERE id = ? AND account = ?", (machine, account)
+    ).fetchone()
+    if row is None:
+        raise not_found("Machine")
+    return view(row)
+
+
+def delete(db: sqlite3.Connection, account: str, machine: str) -> int:
+    """The number of the update that tells of it."""
+    one(db, account, machine)
+    db.execute("DELETE FROM machines WHERE id = ?", (machine,))
+    return next_update(db, account)
+
+
+def view(row: sqlite3.Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "seq": row["seq"],
+        "metadata": row["metadata"],
+        "metadataVersion": row["metadata_version"],
+        "daemonState": row["daemon_state"],
+        "daemonStateVersion": row["daemon_state_version"],
+        "dataEncryptionKey": row["data_key"],
+        "active": bool(row["active"]),
+        "activeAt": row["active_at"],
+        "createdAt": row["created_at"],
+        "updatedAt": row["updated_at"],
+    }

@@ -1,0 +1,108 @@
+"""Messages: what a session's devices say to each other, in one order, without a gap."""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .accounts import next_update
+from .errors import RelayError, not_found
+from .ids import new_id, now_ms
+
+LAST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    content: bytes
+    local_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """All that was given, in order; those that are new have numbers for their updates."""
+
+    rows: list[dict[str, Any]]
+    new: list[dict[str, Any]]
+    first_update: int
+
+
+def append(db: sqlite3.Connection, account: str, session: str, drafts: Sequence[Draft]) -> Appended:
+    """A draft whose local id is known is what was said before: it is neither kept nor counted."""
+    row = db.execute(
+        "SELECT no, seq FROM sessions WHERE id = ? AND account = ?", (session, account)
+    ).fetchone()
+    if row is None:
+        raise not_found("Session")
+    number, seq, now = int(row["no"]), int(row["seq"]), now_ms()
+    found = known(db, number, [draft.local_id for draft in drafts if draft.local_id is not None])
+    rows, new, inserts = list(found.values()), [], []
+    for draft in drafts:
+        if draft.local_id is not None and draft.local_id in found:
+            continue
+        seq += 1
+        said = message(new_id(), seq, draft.content, draft.local_id, now)
+        if draft.local_id is not None:
+            found[draft.local_id] = said
+        new.append(said)
+        inserts.append((number, seq, said["id"], draft.local_id, draft.content, now))
+    if not new:
+        return Appended(rows, new, 0)
+    if seq > LAST:
+        raise RelayError(409, "this session is full; begin another one")
+    db.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)", inserts)
+    db.execute("UPDATE sessions SET seq = ?, updated_at = ? WHERE no = ?", (seq, now, number))
+    rows = sorted([*rows, *new], key=lambda each: int(each["seq"]))
+    return Appended(rows, new, next_update(db, account, len(new)))
+
+
+def known(db: sqlite3.Connection, number: int, ids: list[str]) -> dict[str, dict[str, Any]]:
+    if not ids:
+        return {}
+    marks = ", ".join("?" * len(ids))
+    rows = db.execute(
+        f"SELECT * FROM messages WHERE session = ? AND local_id IN ({marks}) ORDER BY seq",  # noqa: S608
+        (number, *ids),
+    )
+    return {row["local_id"]: view(row) for row in rows}
+
+
+def after(
+    db: sqlite3.Connection, number: int, seq: int, limit: int
+) -> tuple[list[dict[str, Any]], bool]:
+    rows = db.execute(
+        "SELECT * FROM messages WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
+        (number, seq, limit + 1),
+    ).fetchall()
+    return [view(row) for row in rows[:limit]], len(rows) > limit
+
+
+def before(
+    db: sqlite3.Connection, number: int, seq: int, limit: int
+) -> tuple[list[dict[str, Any]], bool]:
+    """The latest first."""
+    rows = db.execute(
+        "SELECT * FROM messages WHERE session = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
+        (number, seq, limit + 1),
+    ).fetchall()
+    return [view(row) for row in rows[:limit]], len(rows) > limit
+
+
+def view(row: sqlite3.Row) -> dict[str, Any]:
+    return message(row["id"], row["seq"], row["content"], row["local_id"], row["created_at"])
+
+
+def message(id_: str, seq: int, content: bytes, local_id: str | None, at: int) -> dict[str, Any]:
+    return {
+        "id": id_,
+        "seq": seq,
+        "content": {"t": "encrypted", "c": content},
+        "localId": local_id,
+        "createdAt": at,
+        "updatedAt": at,
+    }
+
+
+def receipt(said: dict[str, Any]) -> dict[str, Any]:
+    """What its sender needs to know: all but the words."""
+    return {name: value for name, value in said.items() if name != "content"}

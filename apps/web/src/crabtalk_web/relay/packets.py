@@ -1,0 +1,88 @@
+"""Packets: the texts of Engine.IO 4 and Socket.IO 5 over a WebSocket, as far as clients use them.
+
+One namespace, no binary attachments. A text is a digit for the engine, then, inside its messages, a
+digit for the socket, a number if an answer is wanted, and JSON.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+OPEN, CLOSE, PING, PONG, MESSAGE, UPGRADE, NOOP = "0123456"
+CONNECT, DISCONNECT, EVENT, ACK, CONNECT_ERROR = "01234"
+# More digits than a client can count to are not a number of its.
+ID_DIGITS = 18
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder().decode
+
+
+class PacketError(Exception):
+    """It is not a packet we know, and nothing after it can be trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    kind: str
+    number: int | None
+    data: Any
+
+
+def parse(text: str) -> Packet:
+    """What follows the engine's digit for a message. Raises PacketError."""
+    kind, at = text[:1], 1
+    if kind not in (CONNECT, DISCONNECT, EVENT, ACK):
+        raise PacketError(f"unknown packet {kind!r}")
+    if text.startswith("/", at):
+        namespace, _, _ = text[at:].partition(",")
+        if namespace != "/":
+            raise PacketError("there is only the default namespace")
+        at += len(namespace) + 1
+    end = at
+    while end < len(text) and text[end].isascii() and text[end].isdigit():
+        end += 1
+    if end - at > ID_DIGITS:
+        raise PacketError("the number of a packet is too large")
+    number = int(text[at:end]) if end > at else None
+    try:
+        data = decode(text[end:]) if end < len(text) else None
+    except (msgspec.DecodeError, RecursionError):
+        raise PacketError("a packet has no JSON") from None
+    return Packet(kind, number, checked(kind, data))
+
+
+def checked(kind: str, data: Any) -> Any:
+    if kind == EVENT and not (isinstance(data, list) and data and isinstance(data[0], str)):
+        raise PacketError("an event is a list with a name")
+    if kind == ACK and not isinstance(data, list):
+        raise PacketError("an answer is a list")
+    return data
+
+
+def opening(sid: str, ping_interval: float, ping_timeout: float, most: int) -> str:
+    told = {
+        "sid": sid,
+        "upgrades": [],
+        "pingInterval": round(ping_interval * 1000),
+        "pingTimeout": round(ping_timeout * 1000),
+        "maxPayload": most,
+    }
+    return OPEN + encode(told).decode()
+
+
+def connected(sid: str) -> str:
+    return MESSAGE + CONNECT + encode({"sid": sid}).decode()
+
+
+def refused(reason: str) -> str:
+    return MESSAGE + CONNECT_ERROR + encode({"message": reason}).decode()
+
+
+def event(name: str, payload: Any, number: int | None = None) -> str:
+    wanted = "" if number is None else str(number)
+    return MESSAGE + EVENT + wanted + encode([name, payload]).decode()
+
+
+def ack(number: int, result: Any) -> str:
+    return MESSAGE + ACK + str(number) + encode([result]).decode()

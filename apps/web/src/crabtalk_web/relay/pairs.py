@@ -1,0 +1,75 @@
+"""Pairs: the key-value store of an account. Values are sealed, keys are not."""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .accounts import next_update
+
+NEW = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """None deletes. `version` is the one it replaces, NEW when there is none."""
+
+    key: str
+    value: bytes | None
+    version: int
+
+
+def get(db: sqlite3.Connection, account: str, keys: Sequence[str]) -> list[dict[str, Any]]:
+    marks = ", ".join("?" * len(keys))
+    rows = db.execute(
+        f"SELECT * FROM pairs WHERE account = ? AND key IN ({marks}) AND value IS NOT NULL",  # noqa: S608
+        (account, *keys),
+    )
+    return [view(row) for row in rows]
+
+
+def listed(db: sqlite3.Connection, account: str, prefix: str, limit: int) -> list[dict[str, Any]]:
+    rows = db.execute(
+        "SELECT * FROM pairs WHERE account = ? AND value IS NOT NULL"
+        " AND substr(key, 1, ?) = ? ORDER BY key LIMIT ?",
+        (account, len(prefix), prefix, limit),
+    )
+    return [view(row) for row in rows]
+
+
+def change(
+    db: sqlite3.Connection, account: str, changes: Sequence[Change]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """What failed (then nothing was changed), what was done, and the number of the update.
+
+    A deleted key keeps its version: what replaces it must have seen the deletion.
+    """
+    errors, results = [], []
+    for wanted in changes:
+        row = db.execute(
+            "SELECT * FROM pairs WHERE account = ? AND key = ?", (account, wanted.key)
+        ).fetchone()
+        current = NEW if row is None else int(row["version"])
+        if current != wanted.version:
+            errors.append(
+                {
+                    "key": wanted.key,
+                    "error": "version-mismatch",
+                    "version": current,
+                    "value": None if row is None else row["value"],
+                }
+            )
+        else:
+            results.append({"key": wanted.key, "version": current + 1})
+    if errors:
+        return errors, [], 0
+    db.executemany(
+        "INSERT INTO pairs VALUES (?, ?, ?, ?) ON CONFLICT (account, key)"
+        " DO UPDATE SET value = excluded.value, version = excluded.version",
+        [(account, each.key, each.value, each.version + 1) for each in changes],
+    )
+    return [], results, next_update(db, account)
+
+
+def view(row: sqlite3.Row) -> dict[str, Any]:
+    return {"key": row["key"], "value": row["value"], "version": row["version"]}

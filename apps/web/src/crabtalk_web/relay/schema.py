@@ -1,0 +1,168 @@
+"""The tables, and how a database of an older relay becomes one of today.
+
+Columns of ciphertext are BLOBs; what stands in clear is ids, versions, sizes, times, the tags of
+sessions (which clients make unreadable themselves) and the keys of the key-value store.
+"""
+
+import sqlite3
+
+from .errors import RelayConfigError
+
+# One script for each version; a script that has been released is never changed.
+MIGRATIONS = (
+    """
+    CREATE TABLE accounts (
+        id TEXT PRIMARY KEY,
+        public_key BLOB NOT NULL UNIQUE,
+        seq INTEGER NOT NULL DEFAULT 0,
+        settings BLOB,
+        settings_version INTEGER NOT NULL DEFAULT 0,
+        created_at INTEGER NOT NULL
+    );
+    CREATE TABLE devices (
+        id TEXT PRIMARY KEY,
+        account TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE,
+        token_hash BLOB NOT NULL UNIQUE,
+        kind TEXT NOT NULL,
+        client TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        seen_at INTEGER NOT NULL
+    );
+    CREATE INDEX devices_of_account ON devices (account);
+    CREATE TABLE challenges (
+        hash BLOB PRIMARY KEY,
+        created_at INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE pairings (
+        kind TEXT NOT NULL,
+        public_key BLOB NOT NULL,
+        supports_v2 INTEGER NOT NULL,
+        sealed INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        account TEXT,
+        response BLOB,
+        sealed_token BLOB,
+        taken INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (kind, public_key)
+    ) WITHOUT ROWID;
+    CREATE TABLE sessions (
+        no INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        account TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE,
+        tag TEXT NOT NULL,
+        seq INTEGER NOT NULL DEFAULT 0,
+        metadata BLOB NOT NULL,
+        metadata_version INTEGER NOT NULL DEFAULT 0,
+        agent_state BLOB,
+        agent_state_version INTEGER NOT NULL DEFAULT 0,
+        data_key BLOB,
+        active INTEGER NOT NULL DEFAULT 1,
+        active_at INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        UNIQUE (account, tag)
+    );
+    CREATE INDEX sessions_by_id ON sessions (account, id);
+    CREATE INDEX sessions_by_change ON sessions (account, updated_at);
+    CREATE TABLE messages (
+        session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        seq INTEGER NOT NULL,
+        id TEXT NOT NULL,
+        local_id TEXT,
+        content BLOB NOT NULL,
+        created_at INTEGER NOT NULL
+    );
+    CREATE UNIQUE INDEX messages_by_seq ON messages (session, seq);
+    CREATE UNIQUE INDEX messages_by_local_id ON messages (session, local_id)
+        WHERE local_id IS NOT NULL;
+    CREATE TABLE machines (
+        id TEXT PRIMARY KEY,
+        account TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE,
+        metadata BLOB NOT NULL,
+        metadata_version INTEGER NOT NULL,
+        daemon_state BLOB,
+        daemon_state_version INTEGER NOT NULL,
+        data_key BLOB,
+        seq INTEGER NOT NULL DEFAULT 0,
+        active INTEGER NOT NULL DEFAULT 0,
+        active_at INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL
+    );
+    CREATE INDEX machines_of_account ON machines (account);
+    CREATE TABLE attachments (
+        name TEXT PRIMARY KEY,
+        session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        account TEXT NOT NULL,
+        size INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        is_kept INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX attachments_of_session ON attachments (session);
+    CREATE INDEX attachments_of_account ON attachments (account);
+    CREATE INDEX attachments_by_age ON attachments (created_at);
+    CREATE TABLE pairs (
+        account TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE,
+        key TEXT NOT NULL,
+        value BLOB,
+        version INTEGER NOT NULL,
+        PRIMARY KEY (account, key)
+    );
+    CREATE TABLE artifacts (
+        id TEXT PRIMARY KEY,
+        account TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE,
+        header BLOB NOT NULL,
+        header_version INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        body_version INTEGER NOT NULL,
+        data_key BLOB NOT NULL,
+        seq INTEGER NOT NULL DEFAULT 0,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL
+    );
+    CREATE INDEX artifacts_of_account ON artifacts (account);
+    CREATE TABLE access_keys (
+        session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        machine TEXT NOT NULL REFERENCES machines ON DELETE CASCADE,
+        data BLOB NOT NULL,
+        version INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        PRIMARY KEY (session, machine)
+    );
+    CREATE INDEX access_keys_of_machine ON access_keys (machine);
+    CREATE TABLE push_tokens (
+        id TEXT PRIMARY KEY,
+        account TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE,
+        token TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        UNIQUE (account, token)
+    );
+    """,
+)
+
+
+def migrate(db: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
+    """Each step whole or not at all. Raises RelayConfigError for a database of a later relay."""
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version > len(migrations):
+        raise RelayConfigError(
+            f"the database is of version {version} and this relay knows {len(migrations)}:"
+            " update crabtalk-web"
+        )
+    for number, script in enumerate(migrations[version:], version + 1):
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in statements(script):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {number}")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        db.execute("COMMIT")
+
+
+def statements(script: str) -> list[str]:
+    """`executescript` would commit before it begins, and half a migration could be left."""
+    return [part for part in script.split(";") if part.strip()]

@@ -1,0 +1,92 @@
+"""Sessions: one for each conversation, found again by its tag."""
+
+import sqlite3
+from typing import Any
+
+from .accounts import next_update
+from .errors import not_found
+from .ids import new_id, now_ms
+
+
+def create(
+    db: sqlite3.Connection, account: str, tag: str, metadata: bytes, data_key: bytes | None
+) -> tuple[dict[str, Any], int]:
+    """The session with this tag, and the number of the update that tells of it if it is new."""
+    row = db.execute(
+        "SELECT * FROM sessions WHERE account = ? AND tag = ?", (account, tag)
+    ).fetchone()
+    if row is not None:
+        return view(row), 0
+    now = now_ms()
+    row = db.execute(
+        "INSERT INTO sessions"
+        " (id, account, tag, metadata, data_key, active_at, created_at, updated_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING *",
+        (new_id(), account, tag, metadata, data_key, now, now, now),
+    ).fetchone()
+    return view(row), next_update(db, account)
+
+
+def newest(db: sqlite3.Connection, account: str, limit: int) -> list[dict[str, Any]]:
+    rows = db.execute(
+        "SELECT * FROM sessions WHERE account = ? ORDER BY updated_at DESC, no DESC LIMIT ?",
+        (account, limit),
+    )
+    return [view(row) for row in rows]
+
+
+def page(
+    db: sqlite3.Connection, account: str, before: str | None, since: int, limit: int
+) -> tuple[list[dict[str, Any]], bool]:
+    """The latest first, from after the session `before`, and whether there are more."""
+    rows = db.execute(
+        "SELECT * FROM sessions WHERE account = ? AND (? IS NULL OR id < ?) AND updated_at > ?"
+        " ORDER BY id DESC LIMIT ?",
+        (account, before, before, since, limit + 1),
+    ).fetchall()
+    return [view(row) for row in rows[:limit]], len(rows) > limit
+
+
+def active(db: sqlite3.Connection, account: str, since: int, limit: int) -> list[dict[str, Any]]:
+    rows = db.execute(
+        "SELECT * FROM sessions WHERE account = ? AND active AND active_at > ?"
+        " ORDER BY active_at DESC LIMIT ?",
+        (account, since, limit),
+    )
+    return [view(row) for row in rows]
+
+
+def number_of(db: sqlite3.Connection, account: str, session: str) -> int:
+    """Its number in other tables. Raises RelayError 404."""
+    row = db.execute(
+        "SELECT no FROM sessions WHERE id = ? AND account = ?", (session, account)
+    ).fetchone()
+    if row is None:
+        raise not_found("Session")
+    return int(row["no"])
+
+
+def delete(db: sqlite3.Connection, account: str, session: str) -> tuple[list[str], int]:
+    """The names of its files, which are the caller's to remove, and the number of the update."""
+    number = number_of(db, account, session)
+    rows = db.execute("SELECT name FROM attachments WHERE session = ?", (number,))
+    names = [str(row["name"]) for row in rows]
+    db.execute("DELETE FROM sessions WHERE no = ?", (number,))
+    return names, next_update(db, account)
+
+
+def view(row: sqlite3.Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "seq": row["seq"],
+        "metadata": row["metadata"],
+        "metadataVersion": row["metadata_version"],
+        "agentState": row["agent_state"],
+        "agentStateVersion": row["agent_state_version"],
+        "dataEncryptionKey": row["data_key"],
+        "active": bool(row["active"]),
+        "activeAt": row["active_at"],
+        "createdAt": row["created_at"],
+        "updatedAt": row["updated_at"],
+        "lastMessage": None,
+    }

@@ -1,0 +1,126 @@
+"""Socket: one connected device or gateway, what waits to be sent to it, and what it was asked."""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from contextlib import suppress
+from typing import Any, Literal
+
+from aiohttp import web
+
+from . import packets
+from .accounts import Device
+from .limits import Limits
+
+Scope = Literal["user-scoped", "session-scoped", "machine-scoped"]
+
+log = logging.getLogger(__name__)
+
+
+class SocketGoneError(Exception):
+    """It left before it answered."""
+
+
+class Socket:
+    """Sending never waits: a socket that does not read loses its connection, nobody else's time."""
+
+    def __init__(
+        self, ws: web.WebSocketResponse, device: Device, scope: Scope, record: str, limits: Limits
+    ) -> None:
+        self.device = device
+        self.scope = scope
+        self.record = record
+        # Whether a person looks at it, as far as it said.
+        self.is_watched = False
+        self.methods: set[str] = set()
+        self.calls: set[asyncio.Task[None]] = set()
+        self._ws = ws
+        self._limits = limits
+        self._outbox: deque[str] = deque()
+        self._waiting = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._numbers = itertools.count()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._closing: asyncio.Task[None] | None = None
+        self._heard_at = self._pinged_at = self._loop.time()
+
+    @property
+    def account(self) -> str:
+        return self.device.account
+
+    def send(self, text: str) -> None:
+        if self._closing is not None:
+            return
+        self._outbox.append(text)
+        self._waiting += len(text)
+        if self._waiting > self._limits.outbox:
+            log.info("a socket does not read what it is sent and is closed")
+            self.close()
+        elif self._writing is None:
+            self._writing = self._loop.create_task(self._write())
+
+    def tell(self, name: str, payload: Any) -> None:
+        self.send(packets.event(name, payload))
+
+    async def ask(self, name: str, payload: Any, seconds: float) -> Any:
+        """What it answers. Raises TimeoutError, and SocketGoneError when it leaves."""
+        if self._closing is not None:
+            raise SocketGoneError
+        number = next(self._numbers)
+        answer = self._asked[number] = self._loop.create_future()
+        try:
+            self.send(packets.event(name, payload, number))
+            async with asyncio.timeout(seconds):
+                return await answer
+        finally:
+            del self._asked[number]
+
+    def answered(self, number: int | None, data: list[Any]) -> None:
+        waiting = None if number is None else self._asked.get(number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(data[0] if data else None)
+
+    def heard(self) -> None:
+        self._heard_at = self._loop.time()
+
+    def check(self) -> None:
+        """Called every second or so: pings, and gives up those that stay silent."""
+        now = self._loop.time()
+        if now - self._heard_at > self._limits.ping_interval + self._limits.ping_timeout:
+            self.close()
+        elif now - self._pinged_at >= self._limits.ping_interval:
+            self._pinged_at = now
+            self.send(packets.PING)
+
+    def close(self) -> None:
+        if self._closing is None:
+            self._outbox.clear()
+            self.gone()
+            self._closing = self._loop.create_task(self._close())
+
+    def gone(self) -> None:
+        """The connection has ended: nobody waits for it any longer."""
+        for waiting in self._asked.values():
+            if not waiting.done():
+                waiting.set_exception(SocketGoneError())
+        for call in self.calls:
+            call.cancel()
+
+    async def _write(self) -> None:
+        try:
+            while self._outbox:
+                text = self._outbox.popleft()
+                self._waiting -= len(text)
+                await self._ws.send_str(text)
+        except (ConnectionError, RuntimeError):
+            self._outbox.clear()  # it is gone, as its reader will notice
+        finally:
+            self._writing = None
+
+    async def _close(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+        with suppress(ConnectionError, RuntimeError):
+            await self._ws.close(drain=False)

@@ -1,0 +1,29 @@
+"""Backup: the master secret as words a person can write down, and read back with their own eyes.
+
+Base32 in groups of five. The letters it does not have are those people mistake for others, so they
+are read as what they look like.
+"""
+
+import base64
+import binascii
+
+from .keys import KEY_SIZE
+
+GROUP = 5
+LOOKS_LIKE = str.maketrans("0189", "OIBG")
+ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
+
+
+def to_backup_text(secret: bytes) -> str:
+    text = base64.b32encode(secret).decode().rstrip("=")
+    return "-".join(text[at : at + GROUP] for at in range(0, len(text), GROUP))
+
+
+def from_backup_text(text: str) -> bytes | None:
+    """None when it cannot be a secret: characters are missing, or there are too many."""
+    letters = "".join(letter for letter in text.upper().translate(LOOKS_LIKE) if letter in ALPHABET)
+    try:
+        secret = base64.b32decode(letters + "=" * (-len(letters) % 8))
+    except binascii.Error:
+        return None
+    return secret if len(secret) == KEY_SIZE else None

@@ -1,0 +1,40 @@
+"""Boxes: sealed for one reader, by anybody who knows that reader's public key.
+
+A bundle is the public half of a key made for this box alone, a nonce, and NaCl's box. A wrapped
+data key is a bundle behind a version byte.
+"""
+
+from nacl.exceptions import CryptoError
+from nacl.public import Box, PrivateKey, PublicKey
+
+from .keys import KEY_SIZE
+
+WRAPPED = b"\0"
+OVERHEAD = KEY_SIZE + Box.NONCE_SIZE + 16
+
+
+def seal_box(public_key: bytes, plain: bytes) -> bytes:
+    once = PrivateKey.generate()
+    return bytes(once.public_key) + bytes(Box(once, PublicKey(public_key)).encrypt(plain))
+
+
+def open_box(secret_key: bytes, bundle: bytes) -> bytes | None:
+    if len(bundle) < OVERHEAD:
+        return None
+    try:
+        box = Box(PrivateKey(secret_key), PublicKey(bundle[:KEY_SIZE]))
+        return bytes(box.decrypt(bundle[KEY_SIZE:]))
+    except CryptoError:
+        return None
+
+
+def wrap_key(content_public_key: bytes, data_key: bytes) -> bytes:
+    """A record's own key, for its owner's devices."""
+    return WRAPPED + seal_box(content_public_key, data_key)
+
+
+def unwrap_key(content_secret_key: bytes, wrapped: bytes) -> bytes | None:
+    if wrapped[:1] != WRAPPED:
+        return None
+    key = open_box(content_secret_key, wrapped[1:])
+    return key if key is not None and len(key) == KEY_SIZE else None

@@ -1,0 +1,83 @@
+"""Keys: a person's one secret, and everything that is derived from it or from a record's own key.
+
+The tree is HMAC-SHA512: a root for each usage, then one step for each word of a path. A key says
+nothing about its siblings or its parents.
+"""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+
+from nacl.bindings import crypto_scalarmult_base, crypto_sign_seed_keypair
+from nacl.signing import SigningKey
+
+KEY_SIZE = 32
+
+
+def new_key() -> bytes:
+    return secrets.token_bytes(KEY_SIZE)
+
+
+def derive(seed: bytes, usage: str, *path: str) -> bytes:
+    """The key at the end of `path` in the tree that `seed` has for `usage`."""
+    node = hmac.digest(f"{usage} Master Seed".encode(), seed, "sha512")
+    for word in path:
+        node = hmac.digest(node[KEY_SIZE:], b"\0" + word.encode(), "sha512")
+    return node[:KEY_SIZE]
+
+
+def session_key(machine_key: bytes, agent: str, sender: str, generation: int) -> bytes:
+    """The key of a conversation's session, which is never stored: its machine can always say it.
+
+    Another generation of the same conversation has another key.
+    """
+    return derive(machine_key, "Crabtalk Session", agent, sender, str(generation))
+
+
+def blob_key(session_data_key: bytes) -> bytes:
+    """What seals the files of a session that has a key of its own."""
+    return derive(session_data_key, "Happy Blobs", "session")
+
+
+@dataclass(frozen=True, slots=True)
+class ContentKeys:
+    """The pair that data keys are wrapped for. A machine knows the public one only."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MasterSecret:
+    """What a person's devices have in common: whoever knows it reads everything."""
+
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != KEY_SIZE:
+            raise ValueError(f"a master secret has {KEY_SIZE} bytes, not {len(self.secret)}")
+
+    @property
+    def content_keys(self) -> ContentKeys:
+        seed = derive(self.secret, "Happy EnCoder", "content")
+        secret = hashlib.sha512(seed).digest()[:KEY_SIZE]
+        return ContentKeys(crypto_scalarmult_base(secret), secret)
+
+    @property
+    def account_key(self) -> bytes:
+        """The public key by which a relay knows the account."""
+        return crypto_sign_seed_keypair(self.secret)[0]
+
+    @property
+    def blob_key(self) -> bytes:
+        """What seals the files of sessions that have no key of their own."""
+        return derive(self.secret, "Happy Blobs", "master")
+
+    @property
+    def anonymous_id(self) -> str:
+        return derive(self.secret, "Happy Coder", "analytics", "id").hex()[:16]
+
+    def sign(self, challenge: bytes) -> bytes:
+        """The signature that shows a relay whose account this is."""
+        return SigningKey(self.secret).sign(challenge).signature

@@ -1,0 +1,97 @@
+"""Pairing: how a machine gets into an account by having its QR code looked at.
+
+The machine makes a key pair for this once and shows the public half; a device of the account
+answers with a box that only the machine opens. It holds the master secret (the old way, and how a
+device links another) or, for machines that ask for it, only the public key that data keys are
+wrapped for.
+"""
+
+from dataclasses import dataclass, field
+
+from nacl.public import PrivateKey
+
+from .boxes import open_box, seal_box
+from .keys import KEY_SIZE
+from .text import from_base64, from_base64url, to_base64, to_base64url
+
+TERMINAL = "happy://terminal?"
+ACCOUNT = "happy:///account?"
+VERSION_2 = b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """What the device sent: exactly one of the two."""
+
+    master_secret: bytes | None = field(default=None, repr=False)
+    content_public_key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairingSecret:
+    """A machine's, for one pairing."""
+
+    secret: bytes = field(default_factory=lambda: bytes(PrivateKey.generate()), repr=False)
+
+    @property
+    def public_key(self) -> bytes:
+        return bytes(PrivateKey(self.secret).public_key)
+
+    @property
+    def terminal_link(self) -> str:
+        return TERMINAL + to_base64url(self.public_key)
+
+    @property
+    def account_link(self) -> str:
+        return ACCOUNT + to_base64url(self.public_key)
+
+    def page_link(self, page: str) -> str:
+        """For a browser. The key stands where browsers do not send it to the server."""
+        return f"{page.rstrip('/')}/terminal/connect#key={to_base64url(self.public_key)}"
+
+    def open_approval(self, response: str) -> Approval | None:
+        plain = self._open(response)
+        if plain is None:
+            return None
+        if len(plain) == KEY_SIZE:
+            return Approval(master_secret=plain)
+        if len(plain) == 1 + KEY_SIZE and plain[:1] == VERSION_2:
+            return Approval(content_public_key=plain[1:])
+        return None
+
+    def open_token(self, sealed: str) -> str | None:
+        """The token, where the relay has sealed it for us."""
+        plain = self._open(sealed)
+        try:
+            return None if plain is None else plain.decode("ascii")
+        except UnicodeDecodeError:
+            return None
+
+    def _open(self, text: str) -> bytes | None:
+        bundle = from_base64(text)
+        return None if bundle is None else open_box(self.secret, bundle)
+
+
+def approve_with_secret(public_key: bytes, master_secret: bytes) -> str:
+    return to_base64(seal_box(public_key, master_secret))
+
+
+def approve_with_content_key(public_key: bytes, content_public_key: bytes) -> str:
+    return to_base64(seal_box(public_key, VERSION_2 + content_public_key))
+
+
+def approve_link(public_key: bytes, master_secret: bytes) -> str:
+    """For another device of the same person, which is to know everything."""
+    return approve_with_secret(public_key, master_secret)
+
+
+def key_of_link(link: str) -> bytes | None:
+    """The public key in any of the links above; None for other texts."""
+    for start in (TERMINAL, ACCOUNT):
+        if link.startswith(start):
+            break
+    else:
+        before, start, _ = link.partition("#key=")
+        start = before + start if start else ""
+    key = from_base64url(link[len(start) :]) if start else None
+    return key if key is not None and len(key) == KEY_SIZE else None

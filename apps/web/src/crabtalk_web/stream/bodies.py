@@ -1,0 +1,101 @@
+"""Bodies: what is sealed around an envelope, and the older kinds of messages beside it."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from .envelope import Envelope, EnvelopeError
+from .plain import parsed, plain
+from .reading import read_envelope
+from .strict import encode
+
+
+class MessageMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """How a message is meant to be answered. What a reader does not know it passes over."""
+
+    sent_from: str = ""
+    permission_mode: str = ""
+    model: str | None = None
+    fallback_model: str | None = None
+    model_provider_id: str = ""
+    effort: str | None = None
+    custom_system_prompt: str | None = None
+    append_system_prompt: str | None = None
+    allowed_tools: tuple[str, ...] | None = None
+    disallowed_tools: tuple[str, ...] | None = None
+    display_text: str = ""
+
+
+class Body(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role", rename="camel"):
+    """One of those below."""
+
+
+class UserText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    text: str
+
+
+class UserBody(Body, frozen=True, tag="user", kw_only=True):
+    """What a person typed into an app."""
+
+    content: UserText
+    local_key: str = ""
+    meta: MessageMeta | UnsetType = UNSET
+
+
+class AgentBody(Body, frozen=True, tag="agent", kw_only=True):
+    """Of the formats before this protocol; `content["type"]` says which. Nobody here writes it."""
+
+    content: dict[str, Any]
+    meta: MessageMeta | UnsetType = UNSET
+
+
+class SessionBody(Body, frozen=True, tag="session", kw_only=True):
+    content: Envelope
+    meta: MessageMeta | UnsetType = UNSET
+
+
+AnyBody = UserBody | AgentBody | SessionBody
+
+
+def encode_body(envelope: Envelope, *, any_name: bool = False) -> bytes:
+    """The envelope in its body, in the form that everybody reads. Raises EnvelopeError."""
+    return b'{"role":"session","content":' + encode(envelope, any_name=any_name) + b"}"
+
+
+def decode_body(data: bytes | str) -> AnyBody | None:
+    """None for what cannot be understood: a reader goes on to the next one."""
+    try:
+        return read_body(parsed(data))
+    except EnvelopeError:
+        return None
+
+
+def read_body(value: Any) -> AnyBody:
+    """Raises EnvelopeError."""
+    if not isinstance(value, dict):
+        raise EnvelopeError("a body is an object")
+    if value.get("role") == "session":
+        meta = read(plain({"meta": value["meta"]} if "meta" in value else {}), OnlyMeta).meta
+        return SessionBody(content=read_envelope(unwrapped(value.get("content"))), meta=meta)
+    body: UserBody | AgentBody = read(plain(value), UserBody | AgentBody)
+    if isinstance(body, AgentBody) and not isinstance(body.content.get("type"), str):
+        raise EnvelopeError("the content of an agent has a type")
+    return body
+
+
+def unwrapped(content: Any) -> Any:
+    """Apps put files of their users one level deeper."""
+    is_wrapped = isinstance(content, dict) and content.get("type") == "session"
+    return content.get("data") if is_wrapped else content
+
+
+class OnlyMeta(msgspec.Struct):
+    meta: MessageMeta | UnsetType = UNSET
+
+
+def read(value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise EnvelopeError(str(error)) from None

@@ -1,0 +1,59 @@
+"""Plain values: what JSON can say and every reader can take, be the source as odd as it may."""
+
+import json
+import math
+from typing import Any
+
+from .envelope import EnvelopeError
+
+# Deep enough for any tool's arguments. Far deeper, and Python cannot write it any more.
+DEPTH = 64
+
+
+def parsed(data: bytes | str) -> Any:
+    """Raises EnvelopeError."""
+    try:
+        return json.loads(data, parse_constant=refused, parse_float=finite)
+    except (ValueError, RecursionError) as error:
+        raise EnvelopeError(f"this is not JSON: {error}") from None
+
+
+def plain(value: Any, depth: int = DEPTH) -> Any:
+    """The same with every text such that UTF-8 can hold it. Raises EnvelopeError."""
+    if isinstance(value, str):
+        return text(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise EnvelopeError(f"{value} is no number that JSON has")
+        return value
+    if depth == 0:
+        raise EnvelopeError(f"this is more than {DEPTH} levels deep")
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise EnvelopeError("a key is no text")
+        return {text(key): plain(entry, depth - 1) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry, depth - 1) for entry in value]
+    raise EnvelopeError(f"{type(value).__name__} is nothing that JSON has")
+
+
+def text(value: str) -> str:
+    """A half of a surrogate pair becomes U+FFFD, as it does in a browser."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
+
+
+def refused(constant: str) -> float:
+    raise ValueError(f"{constant} is no number that JSON has")
+
+
+def finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number[:20]} is too large")
+    return value

@@ -1,0 +1,99 @@
+"""Segments: text in pieces that stand on their own, whatever comes in and however it was cut."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk_web.adapter.segment import ENOUGH, MOST, Segment, in_pieces
+
+WORDS = "word " * 300 + "\n"
+
+
+def pieces(*texts: str) -> list[str]:
+    segment = Segment()
+    ready = [piece for text in texts for piece in segment.add(text)]
+    return [*ready, *segment.rest()]
+
+
+@pytest.mark.req("adapter.text.early")
+def test_a_short_text_is_one_piece_without_the_line_ends_around_it() -> None:
+    assert pieces("\r\n\na\n\n", "b\n") == ["a\n\nb"]
+    assert pieces("\n", " \n") == []
+
+
+@pytest.mark.req("adapter.text.early")
+def test_a_piece_ends_between_paragraphs() -> None:
+    assert [len(p) for p in pieces(*[WORDS] * 3, "\n", WORDS)] == [
+        len(WORDS) * 3 - 1,
+        len(WORDS) - 1,
+    ]
+
+
+@pytest.mark.req("adapter.text.early")
+@pytest.mark.parametrize("fence", ["```", "~~~~", "  ```python"])
+def test_no_piece_ends_within_a_block_of_code(fence: str) -> None:
+    closing = fence.strip().rstrip("python")
+    block = f"{fence}\n{WORDS}\n{WORDS}\n{closing[:2]}\n{WORDS}\n{closing}\n"
+    assert pieces(block, "\n", "after") == [block.rstrip("\n"), "after"]
+
+
+@pytest.mark.req("adapter.text.early")
+def test_a_block_of_code_without_end_is_closed_and_opened_again() -> None:
+    line = "x = 1  # " + "y" * 91 + "\n"
+    code = "```python\n" + line * 2000
+    found = pieces(code)
+    assert len(found) == -(-len(code) // MOST)
+    assert all(len(piece) <= MOST + 10 for piece in found)
+    assert all(piece.startswith("```python\n") for piece in found)
+    assert all(piece.endswith("\n```") for piece in found[:-1])
+    assert (
+        "".join(p.removeprefix("```python\n").removesuffix("```") for p in found[:-1]).count(line)
+        + found[-1].count(line.rstrip())
+        == 2000
+    )
+
+
+@pytest.mark.req("adapter.text.size")
+@pytest.mark.parametrize("letter", ["x", "🦀", " ", "`", "\n`"])
+def test_a_megabyte_of_anything_comes_in_pieces_that_travel(letter: str) -> None:
+    text = letter * (1_000_000 // len(letter))
+    for source in ([text], [text[n : n + 7777] for n in range(0, len(text), 7777)]):
+        found = pieces(*source)
+        assert all(len(piece) <= MOST + 8 for piece in found)
+        if letter.strip() and letter == letter.strip() and letter != "`":
+            assert "".join(found) == text
+
+
+@pytest.mark.req("adapter.text.size")
+def test_a_block_that_opens_with_a_page_of_its_own_ends_all_the_same() -> None:
+    assert sum(map(len, pieces("```" + "x" * 300_000 + "\n" + "y" * 300_000))) >= 600_000
+
+
+@pytest.mark.req("adapter.text.early")
+@given(st.lists(st.text(alphabet="ab`~ \n", max_size=20), max_size=30), st.integers(1, 7))
+def test_however_it_was_cut_the_words_are_the_same(texts: list[str], size: int) -> None:
+    whole = "".join(texts)
+    again = [whole[n : n + size] for n in range(0, len(whole), size)]
+    for found in (pieces(*texts), pieces(*again), list(in_pieces(whole))):
+        assert "".join("".join(found).split()) == "".join(whole.split())
+
+
+@pytest.mark.req("adapter.text.size")
+def test_a_long_text_in_tiny_pieces_takes_no_time() -> None:
+    """A word at a time, without a paragraph in sight: the work may not grow with what is held."""
+
+    def took(count: int) -> float:
+        segment, started = Segment(), time.process_time()
+        for _ in range(count):
+            for _ in segment.add("word "):
+                pass
+        return time.process_time() - started
+
+    took(1000)
+    assert took(200_000) < 40 * took(20_000) + 1
+
+
+def test_the_bounds_are_in_order() -> None:
+    assert 0 < ENOUGH < MOST

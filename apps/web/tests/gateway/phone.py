@@ -1,0 +1,307 @@
+"""A phone: a device of an account, with keys of its own, that knows a relay and nothing else."""
+
+import asyncio
+import json
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import socketio  # type: ignore[import-untyped]
+
+from crabtalk_web.sealing import (
+    DataSealer,
+    MasterSecret,
+    approve_with_content_key,
+    approve_with_secret,
+    blob_key,
+    from_base64,
+    key_of_link,
+    new_key,
+    open_blob,
+    seal_blob,
+    to_base64,
+    unwrap_key,
+)
+from crabtalk_web.stream import Envelope, Order, SessionBody, Text, TurnEnd, decode_body, new_id
+
+PATIENCE = 25
+
+
+@dataclass
+class Said:
+    """A message of a session, opened."""
+
+    seq: int
+    local_id: str
+    plain: dict[str, Any]
+
+    @property
+    def envelope(self) -> Envelope | None:
+        body = decode_body(json.dumps(self.plain))
+        return body.content if isinstance(body, SessionBody) else None
+
+
+@dataclass
+class Session:
+    """As the phone sees it."""
+
+    id: str
+    key: bytes = field(repr=False)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sealer(self) -> DataSealer:
+        return DataSealer(self.key)
+
+
+class Phone:
+    def __init__(self, url: str, secret: MasterSecret | None = None) -> None:
+        self.url = url
+        self.secret = secret or MasterSecret(new_key())
+        self.token = ""
+        self.told: list[tuple[str, Any]] = []
+        self.news = asyncio.Event()
+        self._io: socketio.AsyncClient | None = None
+
+    async def __aenter__(self) -> "Phone":
+        self.http = aiohttp.ClientSession()
+        await self.log_in()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.disconnect()
+        await self.http.close()
+
+    async def log_in(self) -> None:
+        challenge = os.urandom(32)
+        told = await self.ask(
+            "POST",
+            "/v1/auth",
+            {
+                "publicKey": to_base64(self.secret.account_key),
+                "challenge": to_base64(challenge),
+                "signature": to_base64(self.secret.sign(challenge)),
+            },
+        )
+        self.token = told["token"]
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Again and again while nobody answers: a relay may just be starting."""
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    async with self.http.request(
+                        method, self.url + path, json=body, headers=headers
+                    ) as response:
+                        assert response.status < 400, (path, await response.text())
+                        return await response.json()
+                except aiohttp.ClientError:
+                    await asyncio.sleep(0.05)
+
+    async def approve(self, link: str, *, in_the_old_way: bool = False) -> None:
+        key = key_of_link(link)
+        assert key is not None
+        if in_the_old_way:
+            response = approve_with_secret(key, self.secret.secret)
+        else:
+            response = approve_with_content_key(key, self.secret.content_keys.public)
+        await self.ask(
+            "POST", "/v1/auth/response", {"publicKey": to_base64(key), "response": response}
+        )
+
+    # ── Sessions ────────────────────────────────────────────────────────────────────────────
+
+    async def sessions(self) -> list[Session]:
+        found = (await self.ask("GET", "/v1/sessions"))["sessions"]
+        return [self._opened(one) for one in found]
+
+    def _opened(self, row: dict[str, Any]) -> Session:
+        wrapped = from_base64(row["dataEncryptionKey"])
+        assert wrapped is not None
+        key = unwrap_key(self.secret.content_keys.secret, wrapped)
+        assert key is not None
+        session = Session(row["id"], key)
+        session.metadata = session.sealer.open(row["metadata"])
+        state = row["agentState"]
+        session.state = session.sealer.open(state) if state else {}
+        return session
+
+    async def session(self, agent: str = "crab") -> Session:
+        """That of an agent, once there is one."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                for session in await self.sessions():
+                    if session.metadata["name"] == agent:
+                        return session
+                await asyncio.sleep(0.02)
+
+    async def say(self, session: Session, text: str, **rest: Any) -> str:
+        body = {
+            "role": "user",
+            "content": {"type": "text", "text": text},
+            "meta": {"sentFrom": "web"},
+        }
+        return await self.post(session, body, **rest)
+
+    async def post(self, session: Session, body: Any, local_id: str = "") -> str:
+        local_id = local_id or str(uuid.uuid4())
+        message = {"content": session.sealer.seal(body), "localId": local_id}
+        await self.ask("POST", f"/v3/sessions/{session.id}/messages", {"messages": [message]})
+        return local_id
+
+    def envelope(self, event: dict[str, Any]) -> dict[str, Any]:
+        return {"id": new_id(), "time": 1, "role": "user", "ev": event}
+
+    async def read(self, session: Session) -> list[Said]:
+        """All of it, page by page, from the first on."""
+        found: list[Said] = []
+        after, has_more = 0, True
+        while has_more:
+            path = f"/v3/sessions/{session.id}/messages?after_seq={after}&limit=100"
+            page = await self.ask("GET", path)
+            found += [self.opened(session, message) for message in page["messages"]]
+            after = found[-1].seq if found else 0
+            has_more = page["hasMore"]
+        return found
+
+    def opened(self, session: Session, message: dict[str, Any]) -> Said:
+        plain = session.sealer.open(message["content"]["c"])
+        return Said(message["seq"], message["localId"], plain if isinstance(plain, dict) else {})
+
+    async def envelopes(self, session: Session) -> list[Envelope]:
+        return [said.envelope for said in await self.read(session) if said.envelope is not None]
+
+    async def until(
+        self, session: Session, is_so: Callable[[list[Envelope]], bool], patience: float = PATIENCE
+    ) -> list[Envelope]:
+        """The envelopes, once it is so."""
+        envelopes: list[Envelope] = []
+        try:
+            async with asyncio.timeout(patience):
+                while True:
+                    envelopes = await self.envelopes(session)
+                    if is_so(envelopes):
+                        return envelopes
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(story(envelopes)) from None
+
+    async def until_ended(
+        self, session: Session, turns: int = 1, patience: float = PATIENCE
+    ) -> list[Envelope]:
+        return await self.until(session, lambda found: len(endings(found)) >= turns, patience)
+
+    # ── Files ───────────────────────────────────────────────────────────────────────────────
+
+    async def upload(self, session: Session, data: bytes) -> str:
+        sealed = seal_blob(blob_key(session.key), data)
+        base = f"/v1/sessions/{session.id}/attachments"
+        told = await self.ask("POST", f"{base}/request-upload", {"size": len(sealed)})
+        headers = {"Authorization": f"Bearer {self.token}"}
+        async with self.http.put(told["uploadUrl"], data=sealed, headers=headers) as response:
+            assert response.status == 200
+        return str(told["ref"])
+
+    async def download(self, session: Session, ref: str) -> bytes | None:
+        base = f"/v1/sessions/{session.id}/attachments"
+        told = await self.ask("POST", f"{base}/request-download", {"ref": ref})
+        headers = {"Authorization": f"Bearer {self.token}"}
+        async with self.http.get(told["downloadUrl"], headers=headers) as response:
+            assert response.status == 200
+            return open_blob(blob_key(session.key), await response.read())
+
+    # ── The socket ──────────────────────────────────────────────────────────────────────────
+
+    async def connect(self) -> None:
+        self._io = socketio.AsyncClient(reconnection=False)
+        self._io.on("*", self._hear)
+        await self._io.connect(
+            self.url,
+            socketio_path="/v1/updates",
+            transports=["websocket"],
+            auth={"token": self.token, "clientType": "user-scoped"},
+            wait_timeout=PATIENCE,
+        )
+
+    async def disconnect(self) -> None:
+        if self._io is not None:
+            with suppress(Exception):
+                await self._io.shutdown()
+            self._io = None
+
+    async def _hear(self, name: str, payload: Any = None) -> None:
+        self.told.append((name, payload))
+        self.news.set()
+
+    async def heard(self, is_it: Callable[[str, Any], bool]) -> Any:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                self.news.clear()
+                for name, payload in self.told:
+                    if is_it(name, payload):
+                        return payload
+                await self.news.wait()
+
+    async def call(self, session: Session, method: str, **params: Any) -> Any:
+        """None for an empty answer."""
+        assert self._io is not None
+        sealed = session.sealer.seal(params)
+        return await self.call_sealed(session, method, sealed)
+
+    async def call_sealed(self, session: Session, method: str, sealed: str) -> Any:
+        assert self._io is not None
+        request = {"method": f"{session.id}:{method}", "params": sealed}
+        async with asyncio.timeout(PATIENCE):
+            while True:  # a session registers its methods moments after it is there
+                answer = await self._io.call("rpc-call", request, timeout=PATIENCE)
+                if answer["ok"]:
+                    return session.sealer.open(answer["result"])
+                if "not available" not in answer["error"]:
+                    return answer
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def phone(url: str, secret: MasterSecret | None = None) -> AsyncIterator[Phone]:
+    async with Phone(url, secret) as device:
+        yield device
+
+
+# ── What came of it ────────────────────────────────────────────────────────────────────────────
+
+
+def endings(envelopes: list[Envelope]) -> list[str]:
+    return [e.ev.status for e in envelopes if isinstance(e.ev, TurnEnd)]
+
+
+def texts(envelopes: list[Envelope], role: str = "agent") -> list[str]:
+    return [
+        e.ev.text
+        for e in envelopes
+        if isinstance(e.ev, Text) and e.role == role and not e.ev.thinking
+    ]
+
+
+def kinds(envelopes: list[Envelope]) -> list[str]:
+    return [str(type(e.ev).__struct_config__.tag) for e in envelopes]
+
+
+def story(envelopes: list[Envelope]) -> str:
+    return "\n".join(f"{e.time} {e.role} {e.turn[:6]} {e.subagent[:6]} {e.ev}" for e in envelopes)
+
+
+def in_order(envelopes: list[Envelope]) -> list[Envelope]:
+    """Checks all that holds between the envelopes of a session."""
+    order = Order()
+    for envelope in envelopes:
+        try:
+            order.follow(envelope)
+        except ValueError as error:
+            raise AssertionError(f"{error}: {envelope}\n{story(envelopes)}") from None
+    return envelopes

@@ -1,0 +1,173 @@
+"""A siege: gateway and relay are killed again and again while people talk. Nothing may be lost,
+nothing may come twice, and every turn ends."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from apps.web.tests.gateway.phone import Phone, Session, in_order, phone, story, texts
+from apps.web.tests.gateway.processes import gateway_of, relay_of
+from apps.web.tests.gateway.world import AGENTS, let_in
+from crabtalk.client import Client
+from crabtalk_web.gateway import Store
+from crabtalk_web.stream import Envelope, ToolCallEnd, ToolCallStart, TurnEnd, TurnStart
+from tests.daemon.served import Served, served, told
+
+ROUND = 60.0
+
+
+@dataclass
+class Report:
+    rounds: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    turns: int = 0
+    envelopes: int = 0
+    took: float = 0.0
+
+    def __str__(self) -> str:
+        kills = ", ".join(f"{who} {count}" for who, count in sorted(self.kills.items()))
+        return (
+            f"{self.rounds} rounds in {self.took:.1f} s: {self.turns} turns,"
+            f" {self.envelopes} envelopes; killed {kills}"
+        )
+
+
+class Siege:
+    def __init__(self, path: Path, seed: str) -> None:
+        self._path = path
+        self._random = random.Random(seed)
+        self._said: dict[str, list[str]] = {"crab": [], "owl": []}  # on the phone
+        self._typed: dict[str, list[str]] = {"crab": [], "owl": []}  # in the terminal
+        self._number = 0
+        self.report = Report()
+
+    async def carry_out(self, rounds: int) -> Report:
+        begun = time.monotonic()
+        async with AsyncExitStack() as stack:
+            self._daemon = await stack.enter_async_context(
+                served(self._path, agents=AGENTS, hooks={})
+            )
+            self._client: Client = await stack.enter_async_context(self._daemon.client())
+            await self._set_up(stack, self._daemon)
+            for number in range(rounds):
+                async with asyncio.timeout(ROUND):
+                    await self._round(number)
+            await self._check()
+        self.report.took = time.monotonic() - begun
+        return self.report
+
+    async def _set_up(self, stack: AsyncExitStack, daemon: Served) -> None:
+        data, log = self._path / "relay", self._path / "relay.log"
+        first = relay_of(data, log)
+        await first.start()
+        url = await first.line()
+        await first.kill()
+        self._relay = relay_of(data, log, urlsplit(url).port or 0)
+        stack.push_async_callback(self._relay.kill)
+        await self._relay.start()
+        await self._relay.line()
+        self._phone: Phone = await stack.enter_async_context(phone(url))
+        credentials = await let_in(self._phone, url)
+        Store(daemon.home).prepare()
+        credentials.save(Store(daemon.home).credentials)
+        (daemon.home / "config").mkdir(exist_ok=True)
+        work = self._path / "work"
+        work.mkdir()
+        (daemon.home / "config" / "web.toml").write_text(f'cwd = "{work}"\n')
+        self._gateway = gateway_of(daemon.home, self._path / "gateway.log")
+        stack.push_async_callback(self._gateway.kill)
+        await self._gateway.start()
+        self._sessions: dict[str, Session] = {
+            agent: await self._phone.session(agent) for agent in AGENTS
+        }
+
+    async def _round(self, number: int) -> None:
+        """People talk, somebody is killed meanwhile and comes back."""
+        talking = asyncio.ensure_future(self._talk())
+        await asyncio.sleep(self._random.uniform(0, 0.25))
+        victims = self._random.choice(
+            [(self._gateway,), (self._gateway,), (self._relay,), (self._gateway, self._relay)]
+        )
+        for victim in victims:
+            self.report.kills["gateway" if victim is self._gateway else "relay"] += 1
+            await victim.kill()
+        await asyncio.sleep(self._random.uniform(0, 0.1))
+        for victim in victims:
+            await victim.start()
+        await talking
+        if self._random.random() < 0.5:
+            # Sometimes killed again while it is still coming to itself.
+            await asyncio.sleep(self._random.uniform(0.3, 1.0))
+        self.report.rounds = number + 1
+
+    async def _talk(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for agent in AGENTS:
+                group.create_task(self._talk_to(agent))
+
+    async def _talk_to(self, agent: str) -> None:
+        for _ in range(self._random.randint(1, 2)):
+            await asyncio.sleep(self._random.uniform(0, 0.1))
+            self._number += 1
+            text = script(self._number, self._random)
+            if self._random.random() < 0.5:
+                self._said[agent].append(text)
+                await self._phone.say(self._sessions[agent], text, local_id=f"n{self._number}")
+            else:
+                self._typed[agent].append(text)
+                await told(self._client.stream(agent, text))
+
+    async def _check(self) -> None:
+        for agent, session in self._sessions.items():
+            said, typed = self._said[agent], self._typed[agent]
+            expected = [f"answer {number_of(text)}" for text in (*said, *typed)]
+            envelopes = await self._phone.until(
+                session,
+                lambda found, count=len(expected): is_settled(found, count),  # type: ignore[misc]
+                patience=40,
+            )
+            in_order(envelopes)
+            page = await self._client.list_messages(agent, limit=5000)
+            users = [m.content for m in page.messages if m.role == "user"]
+            assert Counter(users) == Counter([*said, *typed]), "the daemon has each of it once"
+            answers = [text for text in texts(envelopes) if text.startswith("answer")]
+            assert Counter(answers) == Counter(expected), story(envelopes)
+            assert Counter(texts(envelopes, "user")) == Counter(typed), story(envelopes)
+            assert answers == [
+                m.content for m in page.messages if m.content.startswith("answer")
+            ], "in the order they were given"
+            starts = Counter(e.ev.call for e in envelopes if isinstance(e.ev, ToolCallStart))
+            ends = Counter(e.ev.call for e in envelopes if isinstance(e.ev, ToolCallEnd))
+            assert starts == ends
+            messages = await self._phone.read(session)
+            assert [m.seq for m in messages] == list(range(1, len(messages) + 1))
+            assert len({m.local_id for m in messages}) == len(messages)
+            self.report.turns += len(expected)
+            self.report.envelopes += len(envelopes)
+
+
+def script(number: int, source: random.Random) -> str:
+    """A turn, some with tools and some with more to say."""
+    if source.random() < 0.4:
+        return (
+            f'!say look {number}\n!tool recall {{"query": "{number}"}}\n!then\n!say answer {number}'
+        )
+    if source.random() < 0.3:
+        return f"!think about {number}\n!say answer {number}"
+    return f"!say answer {number}"
+
+
+def number_of(text: str) -> int:
+    return int(text.rsplit(" ", 1)[1])
+
+
+def is_settled(envelopes: list[Envelope], turns: int) -> bool:
+    opened = sum(isinstance(e.ev, TurnStart) for e in envelopes)
+    closed = sum(isinstance(e.ev, TurnEnd) for e in envelopes)
+    answers = sum(text.startswith("answer") for text in texts(envelopes))
+    return opened == closed and answers >= turns

@@ -1,0 +1,257 @@
+"""Devices at a session: what they see of it, what they may ask, and that they see the same."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from apps.web.tests.gateway.phone import (
+    Phone,
+    Session,
+    endings,
+    in_order,
+    kinds,
+    phone,
+    texts,
+)
+from apps.web.tests.gateway.world import world
+from tests.daemon.served import told
+
+
+@pytest.mark.req("web.gateway.metadata")
+async def test_a_session_says_what_it_is_and_what_it_can_do(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.daemon.client() as client:
+        await told(client.stream("crab", "!say hello"))
+        await client.set_title("crab", "All about shells")
+        session = await w.phone.session()
+        await w.phone.say(session, "!say again")
+        async with asyncio.timeout(20):
+            while (session := await w.phone.session()).metadata.get("summary") is None:
+                await asyncio.sleep(0.02)
+        told_of = session.metadata
+        assert told_of["summary"]["text"] == "All about shells"
+        assert told_of["path"] == str(tmp_path / "work")
+        assert told_of["host"]
+        assert "flavor" not in told_of
+        assert told_of["lifecycleState"] == "running"
+        assert told_of["models"] == [{"code": "scripted", "value": "scripted"}]
+        assert told_of["capabilities"]["shell"] is False
+        assert told_of["capabilities"]["abort"] is True
+        assert set(told_of["capabilities"]["rpcMethods"]) >= {"abort", "communication"}
+
+
+@pytest.mark.req("web.gateway.metadata")
+async def test_what_a_device_keeps_in_the_metadata_stays_there(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.session()
+        await w.phone.connect()
+        assert w.phone._io is not None
+        async with asyncio.timeout(20):
+            version = 0
+            while True:
+                changed = {**session.metadata, "permissionMode": "plan"}
+                told_of = {
+                    "sid": session.id,
+                    "metadata": session.sealer.seal(changed),
+                    "expectedVersion": version,
+                }
+                answer = await w.phone._io.call("update-metadata", told_of)
+                if answer["result"] == "success":
+                    break
+                version = answer["version"]
+        await told(client.stream("crab", "!say hello"))
+        await client.set_title("crab", "Plans")
+        await w.phone.say(session, "!say more")
+        async with asyncio.timeout(20):
+            while (session := await w.phone.session()).metadata.get("summary") is None:
+                await asyncio.sleep(0.02)
+        assert session.metadata["permissionMode"] == "plan"
+
+
+@pytest.mark.req("web.gateway.agents")
+async def test_there_is_a_session_for_every_agent_from_the_start(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.phone.session("crab")
+        await w.phone.session("owl")
+
+
+@pytest.mark.req("web.gateway.agents")
+async def test_without_announcing_a_session_comes_with_the_first_word(tmp_path: Path) -> None:
+    async with world(tmp_path, announce_agents=False) as w, w.daemon.client() as client:
+        assert await w.phone.sessions() == []
+        await told(client.stream("owl", "!say hoo"))
+        session = await w.phone.session("owl")
+        assert texts(in_order(await w.phone.until_ended(session))) == ["hoo"]
+
+
+@pytest.mark.req("web.gateway.presence")
+async def test_devices_see_at_once_that_an_agent_is_at_work(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        await w.phone.say(session, "!wait\n!say done")
+
+        def is_activity(thinking: bool) -> "object":
+            return lambda name, it: (
+                name == "ephemeral"
+                and it.get("type") == "activity"
+                and it["id"] == session.id
+                and it["thinking"] is thinking
+            )
+
+        await w.phone.heard(is_activity(True))  # type: ignore[arg-type]
+        w.daemon.model.release()
+        await w.phone.until_ended(session)
+        w.phone.told.clear()
+        await w.phone.heard(is_activity(False))  # type: ignore[arg-type]
+
+
+@pytest.mark.req("web.gateway.push")
+async def test_notices_say_nothing_of_what_was_said(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        await w.phone.say(session, "!say the canary sings")
+        told_of = await w.phone.heard(
+            lambda name, it: name == "ephemeral" and it.get("type") == "session-event"
+        )
+        assert told_of["kind"] == "done"
+        assert told_of["title"] == "crabtalk"
+        assert told_of["body"] == "A turn is over."
+
+
+@pytest.mark.req("web.gateway.live")
+async def test_text_can_be_watched_while_it_is_written(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        await w.phone.say(session, "!say so far so good\n!wait\n!say and the rest")
+        seen, segment, offset = "", 0, 0
+        while "good" not in seen:
+            part = await w.phone.call(session, "watch", segment=segment, offset=offset)
+            seen = seen + part["text"] if part["segment"] == segment else part["text"]
+            segment, offset = part["segment"], part["offset"] + len(part["text"])
+        assert texts(await w.phone.envelopes(session)) == []  # not yet a text of its own
+        w.daemon.model.release()
+        while "rest" not in seen:
+            part = await w.phone.call(session, "watch", segment=segment, offset=offset)
+            seen += part["text"]
+            segment, offset = part["segment"], part["offset"] + len(part["text"])
+        envelopes = await w.phone.until_ended(session)
+        assert "".join(texts(envelopes)).split() == seen.split()
+
+
+@pytest.mark.req("web.gateway.rpc.replay")
+async def test_a_call_that_is_shown_again_is_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        sealed = session.sealer.seal({})
+        assert await w.phone.call_sealed(session, "abort", sealed) is None
+        again = await w.phone.call_sealed(session, "abort", sealed)
+        assert "made before" in again["error"]
+        other = await w.phone.session("owl")
+        foreign = await w.phone.call_sealed(session, "abort", other.sealer.seal({}))
+        assert "cannot be opened" in foreign["error"]
+
+
+@pytest.mark.req("web.gateway.rpc.shell")
+@pytest.mark.parametrize("method", ["bash", "readFile", "writeFile", "listDirectory", "ripgrep"])
+async def test_there_are_no_shells_and_no_folders(tmp_path: Path, method: str) -> None:
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        await w.phone.call(session, "abort")  # whoever answers this has registered all it has
+        assert w.phone._io is not None
+        request = {
+            "method": f"{session.id}:{method}",
+            "params": session.sealer.seal({"command": "id", "path": "/etc/passwd"}),
+        }
+        answer = await w.phone._io.call("rpc-call", request, timeout=20)
+        assert answer["ok"] is False
+
+
+@pytest.mark.req("web.gateway.kill-session")
+async def test_a_session_that_is_put_away_comes_back_with_the_next_word(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        await w.phone.say(session, "!hang")
+        await w.phone.until(session, lambda found: "turn-start" in kinds(found))
+        told_of = await w.phone.call(session, "killSession")
+        assert told_of["success"] is True
+        assert endings(in_order(await w.phone.until_ended(session))) == ["cancelled"]
+        async with asyncio.timeout(20):
+            while (await w.phone.session()).metadata["lifecycleState"] != "archived":
+                await asyncio.sleep(0.02)
+        await w.phone.say(session, "!say back")
+        assert texts(await w.phone.until_ended(session, 2)) == ["back"]
+        async with asyncio.timeout(20):
+            while (await w.phone.session()).metadata["lifecycleState"] != "running":
+                await asyncio.sleep(0.02)
+
+
+class Watcher:
+    """A device as an app is one: takes what comes next by the socket, and fetches what is missing."""
+
+    def __init__(self, device: Phone, session: Session) -> None:
+        self._device = device
+        self._session = session
+        self._cursor = 0
+        self.seen: list[str] = []
+
+    async def watch(self, source: random.Random) -> None:
+        """Until cancelled; loses its connection every now and then."""
+        while True:
+            await self._device.connect()
+            for page in await self._device.read(self._session):
+                self._take(page.seq, page.local_id)
+            until = asyncio.get_running_loop().time() + source.uniform(0.05, 0.4)
+            while asyncio.get_running_loop().time() < until:
+                told_of, self._device.told = self._device.told, []
+                for name, payload in told_of:
+                    body = payload["body"] if name == "update" else {}
+                    if body.get("t") == "new-message" and body["sid"] == self._session.id:
+                        message = body["message"]
+                        if message["seq"] == self._cursor + 1:
+                            self._take(message["seq"], message["localId"])
+                await asyncio.sleep(0.005)
+            await self._device.disconnect()
+
+    def _take(self, seq: int, local_id: str) -> None:
+        if seq > self._cursor:
+            assert seq == self._cursor + 1
+            self._cursor = seq
+            self.seen.append(local_id)
+
+
+@pytest.mark.req("web.gateway.two-devices")
+async def test_two_devices_that_come_and_go_see_the_same_order(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, phone(w.phone.url, w.phone.secret) as other:
+        session = await w.phone.session()
+        one, two = Watcher(w.phone, session), Watcher(other, session)
+        watching = [
+            asyncio.ensure_future(one.watch(random.Random(1))),
+            asyncio.ensure_future(two.watch(random.Random(2))),
+        ]
+        async with phone(w.phone.url, w.phone.secret) as speaker:
+            for number in range(12):
+                device = (speaker, other)[number % 2]
+                await device.say(session, f"!say answer {number}")
+                if number % 3 == 0:
+                    async with w.daemon.client() as client:
+                        await told(client.stream("crab", f"!say aside {number}"))
+            envelopes = in_order(await speaker.until_ended(session, 16))
+            everything = [said.local_id for said in await speaker.read(session)]
+        async with asyncio.timeout(20):
+            while not (len(one.seen) == len(two.seen) == len(everything)):
+                for task in watching:
+                    assert not task.done(), task.exception()
+                await asyncio.sleep(0.02)
+        for task in watching:
+            task.cancel()
+        await asyncio.wait(watching)
+        assert one.seen == two.seen == everything
+        answers = [text for text in texts(envelopes) if text.startswith("answer")]
+        assert answers == [f"answer {number}" for number in range(12)]

@@ -1,0 +1,26 @@
+"""kill -9 of gateway and relay at random points."""
+
+from pathlib import Path
+
+import pytest
+
+from apps.web.tests.gateway.siege import Siege
+
+
+@pytest.mark.one_loop
+@pytest.mark.timeout(120)
+@pytest.mark.req("web.gateway.crash")
+async def test_twenty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    report = await Siege(tmp_path, "twenty").carry_out(20)
+    assert report.kills["gateway"] > 5
+    assert report.kills["relay"] > 3
+
+
+@pytest.mark.slow
+@pytest.mark.one_loop
+@pytest.mark.timeout(600)
+@pytest.mark.req("web.gateway.crash")
+async def test_a_hundred_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    report = await Siege(tmp_path, "hundred").carry_out(100)
+    assert report.rounds == 100
+    assert report.turns > 200

@@ -1,0 +1,39 @@
+"""An agent without a model, over ACP: thinks, calls a tool, says what it was told, in capitals."""
+
+import json
+import sys
+from typing import Any
+
+
+def send(**message: Any) -> None:
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)  # noqa: T201
+
+
+def update(session: str, what: str, **given: Any) -> None:
+    said = {"sessionId": session, "update": {"sessionUpdate": what, **given}}
+    send(method="session/update", params=said)
+
+
+def turn(session: str, words: str) -> None:
+    update(session, "agent_thought_chunk", content={"type": "text", "text": "Hm."})
+    call = {"toolCallId": "call-1", "title": "Look", "kind": "read"}
+    update(session, "tool_call", status="in_progress", **call)
+    update(session, "tool_call_update", status="completed", **call)
+    update(session, "agent_message_chunk", content={"type": "text", "text": words.upper()})
+
+
+for line in sys.stdin:
+    request = json.loads(line)
+    given = request.get("params", {})
+    match request.get("method"):
+        case "initialize":
+            result: dict[str, Any] = {"protocolVersion": 1, "agentCapabilities": {}}
+        case "session/new":
+            result = {"sessionId": "acp-session"}
+        case "session/prompt":
+            turn(given["sessionId"], "".join(part.get("text", "") for part in given["prompt"]))
+            result = {"stopReason": "end_turn"}
+        case _:
+            result = {}
+    if "id" in request:
+        send(id=request["id"], result=result)

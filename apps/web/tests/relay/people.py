@@ -1,0 +1,232 @@
+"""People with devices, for the relay's tests: each with keys of their own, over real sockets."""
+
+import asyncio
+import io
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import socketio  # type: ignore[import-untyped]
+
+from crabtalk_web.relay import Limits, Relay, RelayConfig
+from crabtalk_web.sealing import DataSealer, MasterSecret, new_key, to_base64
+
+PATIENCE = 20
+Refused = socketio.exceptions.ConnectionError
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    body: Any
+    headers: Any = field(repr=False)
+
+    @property
+    def ok(self) -> Any:
+        assert self.status == 200, self
+        return self.body
+
+
+class Client:
+    """Talks HTTP to a relay, with a token if it has one."""
+
+    def __init__(self, http: aiohttp.ClientSession, token: str = "") -> None:
+        self.http = http
+        self.token = token
+
+    @property
+    def port(self) -> int:
+        url = self.http._base_url
+        assert url is not None
+        assert url.port is not None
+        return url.port
+
+    async def ask(self, method: str, path: str, body: Any = None, **given: Any) -> Reply:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        headers |= given.pop("headers", {})
+        if body is not None:
+            given["data"] = io.BytesIO(json.dumps(body).encode())
+            headers["Content-Type"] = "application/json"
+        async with self.http.request(method, path, headers=headers, **given) as response:
+            if response.content_type == "application/json":
+                return Reply(response.status, await response.json(), response.headers)
+            return Reply(response.status, await response.read(), response.headers)
+
+    async def get(self, path: str, **query: Any) -> Reply:
+        return await self.ask("GET", path, params=query)
+
+    async def post(self, path: str, **body: Any) -> Reply:
+        return await self.ask("POST", path, body)
+
+    async def delete(self, path: str) -> Reply:
+        return await self.ask("DELETE", path)
+
+
+class Listener:
+    """A connected socket of python-socketio, and what it was told."""
+
+    def __init__(self, client: socketio.AsyncClient) -> None:
+        self.io = client
+        self.told: list[tuple[str, Any]] = []
+        self._news = asyncio.Event()
+        client.on("*", self._hear)
+
+    async def _hear(self, name: str, payload: Any = None) -> None:
+        self.told.append((name, payload))
+        self._news.set()
+
+    async def call(self, name: str, payload: Any, patience: float = PATIENCE) -> Any:
+        return await self.io.call(name, payload, timeout=patience)
+
+    async def emit(self, name: str, payload: Any) -> None:
+        await self.io.emit(name, payload)
+
+    async def leave(self) -> None:
+        await self.io.shutdown()
+        # The library leaves it open when a connection was refused.
+        if (http := self.io.eio.http) is not None:
+            await http.close()
+
+    async def until(self, is_it: Callable[[str, Any], bool]) -> Any:
+        """The first thing told, or still to be told, that is it."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                self._news.clear()
+                for name, payload in self.told:
+                    if is_it(name, payload):
+                        return payload
+                await self._news.wait()
+
+    async def nth(self, at: int) -> Any:
+        async with asyncio.timeout(PATIENCE):
+            while at >= len(self.told):
+                self._news.clear()
+                await self._news.wait()
+        return self.told[at][1]
+
+    async def update(self, kind: str) -> Any:
+        update = await self.until(lambda name, it: name == "update" and it["body"]["t"] == kind)
+        return update["body"]
+
+    async def changed(self, kind: str, field: str) -> Any:
+        update = await self.until(
+            lambda name, it: name == "update" and it["body"]["t"] == kind and field in it["body"]
+        )
+        return update["body"][field]
+
+    async def ephemeral(self, kind: str, **like: Any) -> Any:
+        return await self.until(
+            lambda name, it: (
+                name == "ephemeral" and it["type"] == kind and like.items() <= it.items()
+            )
+        )
+
+    def messages(self, session: str) -> list[dict[str, Any]]:
+        return [
+            it["body"]["message"]
+            for name, it in self.told
+            if name == "update"
+            and it["body"]["t"] == "new-message"
+            and it["body"]["sid"] == session
+        ]
+
+
+class Person(Client):
+    """Somebody with an account."""
+
+    def __init__(self, http: aiohttp.ClientSession, secret: MasterSecret) -> None:
+        super().__init__(http)
+        self.secret = secret
+        self.sealer = DataSealer(new_key())
+        self.stack = AsyncExitStack()
+
+    def login(self, challenge: bytes) -> dict[str, str]:
+        return {
+            "publicKey": to_base64(self.secret.account_key),
+            "challenge": to_base64(challenge),
+            "signature": to_base64(self.secret.sign(challenge)),
+        }
+
+    async def log_in(self) -> "Person":
+        self.token = (await self.post("/v1/auth", **self.login(os.urandom(32)))).ok["token"]
+        return self
+
+    async def session(self, tag: str = "tag") -> str:
+        body = {"tag": tag, "metadata": self.sealer.seal({"path": "/"})}
+        return str((await self.post("/v1/sessions", **body)).ok["session"]["id"])
+
+    async def machine(self, machine: str = "machine") -> str:
+        await self.post("/v1/machines", id=machine, metadata=self.sealer.seal({"host": "h"}))
+        return machine
+
+    def message(self, text: str, local_id: str) -> dict[str, str]:
+        return {"content": self.sealer.seal({"text": text}), "localId": local_id}
+
+    async def say(self, session: str, *local_ids: str) -> list[dict[str, Any]]:
+        said = [self.message(each, each) for each in local_ids]
+        reply = await self.post(f"/v3/sessions/{session}/messages", messages=said)
+        messages: list[dict[str, Any]] = reply.ok["messages"]
+        return messages
+
+    async def read(self, session: str, after: int = 0) -> list[dict[str, Any]]:
+        """All of it, page by page."""
+        found: list[dict[str, Any]] = []
+        while True:
+            path = f"/v3/sessions/{session}/messages"
+            page = (await self.get(path, after_seq=after, limit=500)).ok
+            found += page["messages"]
+            if not page["hasMore"]:
+                return found
+            after = found[-1]["seq"]
+
+    async def connect(self, **auth: Any) -> Listener:
+        """Disconnected again when the person's context is left."""
+        listener = Listener(socketio.AsyncClient(reconnection=False))
+        self.stack.push_async_callback(listener.leave)
+        await listener.io.connect(
+            str(self.http._base_url),
+            socketio_path="/v1/updates",
+            transports=["websocket"],
+            auth={"token": self.token, **auth},
+            wait_timeout=PATIENCE,
+        )
+        return listener
+
+
+@dataclass
+class Town:
+    """A relay, and the way to it."""
+
+    relay: Relay
+    stack: AsyncExitStack
+
+    @property
+    def url(self) -> str:
+        """On this machine, whatever it calls itself."""
+        config = self.relay.config
+        return (
+            config.url(self.relay.port)
+            if not config.public_url
+            else f"http://{config.host}:{self.relay.port}"
+        )
+
+    async def stranger(self) -> Client:
+        return Client(await self.stack.enter_async_context(aiohttp.ClientSession(self.url)))
+
+    async def person(self, secret: MasterSecret | None = None) -> Person:
+        http = await self.stack.enter_async_context(aiohttp.ClientSession(self.url))
+        person = Person(http, secret or MasterSecret(new_key()))
+        await self.stack.enter_async_context(person.stack)
+        return await person.log_in()
+
+
+@asynccontextmanager
+async def town(data: Path, limits: Limits | None = None, **config: Any) -> AsyncIterator[Town]:
+    settings = RelayConfig(data, port=0, limits=limits or Limits(), **config)
+    async with Relay(settings) as relay, AsyncExitStack() as stack:
+        yield Town(relay, stack)

@@ -1,0 +1,40 @@
+"""docs/relay.md says what the relay does: its routes and bounds are those of the code."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from crabtalk_web.relay import Limits, Relay, RelayConfig
+from crabtalk_web.relay.routing import Route
+from crabtalk_web.relay.server import DESKS
+
+DOCUMENT = (Path(__file__).parents[4] / "docs" / "relay.md").read_text("utf-8")
+
+
+@pytest.mark.req("relay.docs")
+def test_every_bound_is_told_with_its_value() -> None:
+    told = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", DOCUMENT, re.MULTILINE))
+    limits = Limits()
+    assert {name: float(value) for name, value in told.items()} == {
+        field.name: float(getattr(limits, field.name)) for field in fields(Limits)
+    }
+
+
+@pytest.mark.req("relay.docs")
+async def test_every_route_is_told_and_who_it_is_for(tmp_path: Path) -> None:
+    told = {
+        (method, path, not star)
+        for methods, path, star in re.findall(
+            r"^\| ([A-Z, ]+) \| `([^`]+)`( \*)? \|", DOCUMENT, re.MULTILINE
+        )
+        for method in methods.split(", ")
+    }
+    async with Relay(RelayConfig(tmp_path, port=0)) as relay:
+        routes = {
+            (route.method, route.path, isinstance(route, Route))
+            for desk in DESKS
+            for route in desk(relay.core).routes()
+        }
+    assert told == routes

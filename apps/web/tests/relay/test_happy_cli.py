@@ -1,0 +1,188 @@
+"""The real command line, from npm, with our relay: paired by its QR code, a whole turn, a call.
+
+It starts a daemon of its own, which is ended with it.
+"""
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import sys
+import termios
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.web.tests.relay.people import Person, Town, town
+from apps.web.tests.sealing.node import NPM
+from crabtalk_web.sealing import (
+    DataSealer,
+    approve_with_content_key,
+    from_base64,
+    key_of_link,
+    to_base64,
+    unwrap_key,
+)
+
+HAPPY = NPM / ".bin" / "happy"
+AGENT = Path(__file__).with_name("acp_agent.py")
+PATIENCE = 90
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.one_loop,
+    pytest.mark.timeout(3 * PATIENCE),
+    pytest.mark.skipif(not HAPPY.exists(), reason="happy is not installed from npm: 900 MB"),
+]
+
+
+class Terminal:
+    """What a program shows in a terminal of its own, and a way to press its keys."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = pty.openpty()
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+        self._shown = ""
+        self._news = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self._ours, self._read)
+
+    def _read(self) -> None:
+        with suppress(OSError):  # nobody has the other end any more
+            self._shown += os.read(self._ours, 65536).decode(errors="replace")
+        self._news.set()
+
+    async def until(self, pattern: str) -> "re.Match[str]":
+        while (found := re.search(pattern, self._shown)) is None:
+            self._news.clear()
+            await self._news.wait()
+        return found
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._ours)
+        os.close(self._ours)
+        os.close(self.theirs)
+
+
+def environment(there: Town, home: Path) -> dict[str, str]:
+    urls = {"HAPPY_SERVER_URL": there.url, "HAPPY_WEBAPP_URL": there.url}
+    return {**os.environ, **urls, "HAPPY_HOME_DIR": str(home), "HOME": str(home), "TERM": "xterm"}
+
+
+async def pair(there: Town, ada: Person, home: Path) -> None:
+    """`happy auth login`, and a phone that looks at the code on its screen."""
+    terminal = Terminal()
+    process = await asyncio.create_subprocess_exec(
+        *(str(HAPPY), "auth", "login"),
+        env=environment(there, home),
+        cwd=home,
+        stdin=terminal.theirs,
+        stdout=terminal.theirs,
+        stderr=terminal.theirs,
+        start_new_session=True,
+    )
+    try:
+        await terminal.until("(?i)mobile")
+        terminal.press(b"\r")
+        key = key_of_link((await terminal.until(r"happy://terminal\?[\w-]{43}"))[0])
+        assert key is not None
+        status = await ada.get("/v1/auth/request/status", publicKey=to_base64(key))
+        assert status.ok == {"status": "pending", "supportsV2": True}
+        response = approve_with_content_key(key, ada.secret.content_keys.public)
+        await ada.post("/v1/auth/response", publicKey=to_base64(key), response=response)
+        await terminal.until("Authentication successful")
+        await process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        terminal.close()
+
+
+@asynccontextmanager
+async def happy(there: Town, home: Path) -> AsyncIterator[None]:
+    """`happy acp` with our agent, until the context is left."""
+    with (home / "output").open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(str(HAPPY), "acp", "--", sys.executable, str(AGENT)),
+            env=environment(there, home),
+            cwd=home,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield
+    finally:
+        # It is a process that starts another one.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        with suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(json.loads((home / "daemon.state.json").read_text())["pid"], signal.SIGKILL)
+
+
+def event(body: Any) -> Any:
+    return body["content"].get("ev", {}) if body and body["role"] == "session" else {}
+
+
+@pytest.mark.req("relay.real_cli")
+async def test_the_real_command_line_runs_a_turn_through_our_relay(tmp_path: Path) -> None:
+    async with town(tmp_path / "data") as there:
+        ada = await there.person()
+        phone = await ada.connect()
+        home = tmp_path / "happy"
+        home.mkdir()
+        async with asyncio.timeout(PATIENCE):
+            await pair(there, ada, home)
+        (device,) = [
+            each for each in (await ada.get("/v1/devices")).ok["devices"] if not each["current"]
+        ]
+        assert (device["kind"], device["client"][:4]) == ("terminal", "cli/")
+        async with asyncio.timeout(PATIENCE), happy(there, home):
+            made = await phone.until(
+                lambda name, it: name == "update" and it["body"]["t"] == "new-session"
+            )
+            session = made["body"]["id"]
+            wrapped = from_base64(made["body"]["dataEncryptionKey"])
+            assert wrapped is not None
+            key = unwrap_key(ada.secret.content_keys.secret, wrapped)
+            assert key is not None
+            sealer = DataSealer(key)
+            assert sealer.open(made["body"]["metadata"])["flavor"] == "acp"
+            await phone.ephemeral("activity", id=session)
+
+            text = {"type": "text", "text": "hello crab"}
+            said = sealer.seal({"role": "user", "content": text, "meta": {"sentFrom": "web"}})
+            message = {"content": said, "localId": str(uuid.uuid4())}
+            await ada.post(f"/v3/sessions/{session}/messages", messages=[message])
+
+            def is_end(name: str, it: Any) -> bool:
+                if name != "update" or it["body"]["t"] != "new-message":
+                    return False
+                return bool(event(sealer.open(it["body"]["message"]["content"]["c"])).get("status"))
+
+            await phone.until(is_end)
+            read = await ada.read(session)
+            assert [each["seq"] for each in read] == list(range(1, len(read) + 1))
+            events = [event(sealer.open(each["content"]["c"])) for each in read]
+            kinds = [each["t"] for each in events if each]
+            assert kinds[0] == "turn-start"
+            assert {"text", "tool-call-start", "tool-call-end"} <= set(kinds)
+            assert {"HELLO CRAB", "Hm."} <= {each.get("text") for each in events}
+            assert {"t": "turn-end", "status": "completed"} in events
+
+            call = {"method": f"{session}:abort", "params": sealer.seal({})}
+            assert (await phone.call("rpc-call", call))["ok"]
+            (machine,) = (await ada.get("/v1/machines")).ok
+            assert machine["metadataVersion"] >= 1

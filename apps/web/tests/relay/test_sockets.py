@@ -1,0 +1,268 @@
+"""Sockets: the handshake, values with versions, and packets that are none."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from apps.web.tests.relay.people import PATIENCE, Person, Refused, Town, town
+from crabtalk_web.relay import Limits
+
+
+async def raw(there: Town, person: Person) -> aiohttp.ClientWebSocketResponse:
+    """A WebSocket after the relay's first packet, and nothing more."""
+    ws = await person.http.ws_connect("/v1/updates/?EIO=4&transport=websocket")
+    there.stack.push_async_callback(ws.close)
+    opening = await ws.receive_str(timeout=PATIENCE)
+    assert opening.startswith("0{")
+    told = json.loads(opening[1:])
+    assert (told["pingInterval"], told["pingTimeout"]) == (15_000, 45_000)
+    return ws
+
+
+@pytest.mark.req("relay.socket.wire")
+async def test_the_wire_as_a_client_without_a_library_sees_it(tmp_path: Path) -> None:
+    async with town(tmp_path) as there:
+        ada = await there.person()
+        session = await ada.session()
+        ws = await raw(there, ada)
+        await ws.send_str("40" + json.dumps({"token": ada.token}))
+        assert (await ws.receive_str()).startswith('40{"sid":')
+        await ws.send_str('421["ping",{}]')
+        assert await ws.receive_str() == "431[{}]"
+        await ws.send_str("2probe")
+        assert await ws.receive_str() == "3probe"
+        await ada.say(session, "a")
+        event = await ws.receive_str()
+        assert event.startswith('42["update",{')
+        await ws.send_str("41")
+        assert (await ws.receive()).type is aiohttp.WSMsgType.CLOSE
+
+
+@pytest.mark.req("relay.socket.handshake")
+@pytest.mark.parametrize(
+    ("auth", "reason"),
+    [
+        ({"token": ""}, "Missing authentication token"),
+        ({"token": "wrong"}, "Invalid authentication token"),
+        ({"clientType": "session-scoped"}, "Missing sessionId"),
+        ({"clientType": "machine-scoped"}, "Missing machineId"),
+        ({"clientType": "other"}, "clientType is one of"),
+    ],
+)
+async def test_a_handshake_that_is_refused_says_why(
+    tmp_path: Path, auth: dict[str, str], reason: str
+) -> None:
+    async with town(tmp_path) as there:
+        ada = await there.person()
+        ws = await raw(there, ada)
+        await ws.send_str("40" + json.dumps({"token": ada.token, **auth}))
+        answer = await ws.receive_str()
+        assert answer.startswith("44{")
+        assert json.loads(answer[2:])["message"].startswith(reason)
+        with pytest.raises(Refused):
+            await ada.connect(**auth)
+
+
+@pytest.mark.req("relay.socket.handshake")
+async def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
+    async with town(tmp_path, Limits(connect_timeout=0.05)) as there:
+        ws = await raw(there, await there.person())
+        assert (await ws.receive(timeout=PATIENCE)).type is aiohttp.WSMsgType.CLOSE
+
+
+@pytest.mark.req("relay.socket.transports")
+async def test_only_websockets_of_this_version_are_spoken(tmp_path: Path) -> None:
+    async with town(tmp_path) as there:
+        stranger = await there.stranger()
+        polling = await stranger.get("/v1/updates/", EIO=4, transport="polling")
+        assert (polling.status, polling.body["code"]) == (400, 0)
+        old = await stranger.get("/v1/updates/", EIO=3, transport="websocket")
+        assert (old.status, old.body["code"]) == (400, 5)
+
+
+@pytest.mark.req("relay.socket.cas")
+async def test_values_change_only_for_those_who_saw_them_and_all_are_told(tmp_path: Path) -> None:
+    async with town(tmp_path) as there:
+        ada = await there.person()
+        session, machine = await ada.session(), await ada.machine()
+        phone = await ada.connect()
+        gateway = await ada.connect(clientType="session-scoped", sessionId=session)
+        daemon = await ada.connect(clientType="machine-scoped", machineId=machine)
+        for name, field, record, version in (
+            ("update-metadata", "metadata", {"sid": session}, 0),
+            ("update-state", "agentState", {"sid": session}, 0),
+            ("machine-update-metadata", "metadata", {"machineId": machine}, 1),
+            ("machine-update-state", "daemonState", {"machineId": machine}, 0),
+        ):
+            change = {**record, field: "AAAA", "expectedVersion": version}
+            done = await gateway.call(name, change)
+            assert done == {"result": "success", "version": version + 1, field: "AAAA"}
+            late = await phone.call(name, {**change, field: "BBBB"})
+            assert late == {"result": "version-mismatch", "version": version + 1, field: "AAAA"}
+            reader, kind = (gateway, "session") if "sid" in record else (daemon, "machine")
+            for each in (phone, reader):
+                said = await each.changed(f"update-{kind}", field)
+                assert said == {"value": "AAAA", "version": version + 1}
+        cleared = {"sid": session, "agentState": None, "expectedVersion": 1}
+        assert (await gateway.call("update-state", cleared))["agentState"] is None
+
+
+@pytest.mark.req("relay.socket.ack")
+@pytest.mark.parametrize(
+    ("name", "payload"),
+    [
+        ("update-metadata", {"sid": "none", "metadata": "AAAA", "expectedVersion": 0}),
+        ("update-metadata", {"sid": "none", "metadata": "no seal!", "expectedVersion": 0}),
+        ("update-metadata", None),
+        ("update-state", {"sid": "none", "agentState": 7, "expectedVersion": 0}),
+        ("update-state", {"sid": 1}),
+        ("machine-update-state", {"machineId": "none", "daemonState": "", "expectedVersion": 0}),
+        ("message", {"sid": "none", "message": "AAAA"}),
+        ("message", []),
+        ("artifact-create", {"id": "x"}),
+        ("session-alive", {"sid": "none"}),
+        ("no-such-event", {}),
+    ],
+)
+async def test_whoever_wants_an_answer_gets_one(tmp_path: Path, name: str, payload: Any) -> None:
+    async with town(tmp_path) as there:
+        socket = await (await there.person()).connect()
+        refused = await socket.call(name, payload)
+        assert refused["result"] == "error"
+        assert refused["error"] == refused["message"] != ""
+        assert await socket.call("ping", {}) == {}
+
+
+@pytest.mark.req("relay.socket.ack")
+async def test_many_changes_at_once_lose_nothing(tmp_path: Path) -> None:
+    async with town(tmp_path) as there:
+        ada = await there.person()
+        session = await ada.session()
+        sockets = [await ada.connect() for _ in range(4)]
+
+        async def count_up(socket: Any) -> None:
+            version = 0
+            for _ in range(10):
+                while True:
+                    change = {"sid": session, "metadata": "AAAA", "expectedVersion": version}
+                    done = await socket.call("update-metadata", change)
+                    version = done["version"]
+                    if done["result"] == "success":
+                        break
+
+        await asyncio.gather(*(count_up(each) for each in sockets))
+        assert (await ada.get("/v1/sessions")).ok["sessions"][0]["metadataVersion"] == 40
+
+
+@pytest.mark.req("relay.socket.packets")
+@pytest.mark.parametrize("packet", ["4", "49", "42{}", "42[]", "42[1]", "4251-[", "40/admin,{}"])
+async def test_a_packet_that_is_none_ends_its_own_connection_only(
+    tmp_path: Path, packet: str
+) -> None:
+    async with town(tmp_path) as there:
+        ada = await there.person()
+        other = await ada.connect()
+        ws = await raw(there, ada)
+        await ws.send_str("40" + json.dumps({"token": ada.token}))
+        await ws.receive_str()
+        await ws.send_str(packet)
+        assert (await ws.receive(timeout=PATIENCE)).type is aiohttp.WSMsgType.CLOSE
+        assert await other.call("ping", {}) == {}
+
+
+@pytest.mark.req("relay.socket.frames")
+async def test_a_frame_of_a_megabyte_is_no_trouble_and_one_beyond_the_bound_is(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, Limits(frame=3_000_000)) as there:
+        ada = await there.person()
+        session = await ada.session()
+        socket = await ada.connect()
+        large = {"sid": session, "message": "A" * 2_000_000, "localId": "large"}
+        assert (await socket.call("message", large))["result"] == "success"
+        heavy = {"sid": session, "metadata": "A" * 2_000_000, "expectedVersion": 0}
+        refused = await socket.call("update-metadata", heavy)
+        assert "at most 1048576 bytes" in refused["error"]
+        await socket.emit("message", {**large, "message": "A" * 4_000_000})
+        async with asyncio.timeout(PATIENCE):
+            await socket.io.wait()  # until it is disconnected
+        assert await (await ada.connect()).call("ping", {}) == {}
+
+
+@pytest.mark.req("relay.limits.sockets")
+async def test_sockets_are_bounded_for_all_and_for_each_account(tmp_path: Path) -> None:
+    async with town(tmp_path, Limits(sockets=3, account_sockets=2)) as there:
+        ada, eve = await there.person(), await there.person()
+        held = [await ada.connect() for _ in range(2)]
+        with pytest.raises(Refused):
+            await ada.connect()
+        await eve.connect()
+        with pytest.raises(Refused):
+            await eve.connect()
+        await held[0].io.disconnect()
+        async with asyncio.timeout(PATIENCE):
+            while there.relay.statistics()["sockets"] == 3:
+                await asyncio.sleep(0)
+        await ada.connect()
+
+
+@pytest.mark.req("relay.socket.silence")
+async def test_one_that_stays_silent_is_given_up(tmp_path: Path) -> None:
+    async with town(tmp_path, Limits(ping_interval=0.1, ping_timeout=0.5)) as there:
+        ada = await there.person()
+        ws = await ada.http.ws_connect("/v1/updates/?EIO=4&transport=websocket")
+        await ws.receive_str()
+        await ws.send_str("40" + json.dumps({"token": ada.token}))
+        await ws.receive_str()
+        async with asyncio.timeout(PATIENCE):
+            packets = {message.data async for message in ws}
+        assert packets == {"2"}
+        assert there.relay.statistics()["sockets"] == 0
+
+
+@pytest.mark.req("relay.socket.silence")
+async def test_one_that_answers_pings_stays(tmp_path: Path) -> None:
+    async with town(tmp_path, Limits(ping_interval=0.1, ping_timeout=2.5)) as there:
+        ada = await there.person()
+        ws = await ada.http.ws_connect("/v1/updates/?EIO=4&transport=websocket")
+        await ws.receive_str()
+        await ws.send_str("40" + json.dumps({"token": ada.token}))
+        await ws.receive_str()
+        for _ in range(4):
+            assert await ws.receive_str(timeout=PATIENCE) == "2"
+            await ws.send_str("3")
+        await ws.send_str('421["ping",{}]')
+        assert await ws.receive_str() == "431[{}]"
+        await ws.close()
+
+
+@pytest.mark.req("relay.socket.slow")
+async def test_a_reader_that_does_not_read_loses_its_connection_and_nobody_elses_time(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, Limits(outbox=1_000_000)) as there:
+        ada = await there.person()
+        session = await ada.session()
+        ws = await raw(there, ada)
+        await ws.send_str("40" + json.dumps({"token": ada.token}))
+        await ws.receive_str()
+        # From now on its bytes pile up: nothing is taken from the connection.
+        connection = ws._response.connection
+        assert connection is not None
+        assert connection.transport is not None
+        connection.transport.pause_reading()
+        other = await ada.connect()
+        count = 0
+        async with asyncio.timeout(PATIENCE):
+            while there.relay.statistics()["sockets"] == 2 or count == 0:
+                count += 1
+                said = {"content": "A" * 400_000, "localId": str(count)}
+                path = f"/v3/sessions/{session}/messages"
+                assert (await ada.post(path, messages=[said])).status == 200
+        connection.transport.resume_reading()
+        await other.until(lambda _, it: it["body"]["message"]["seq"] == count)
+        assert [each["seq"] for each in other.messages(session)] == list(range(1, count + 1))
