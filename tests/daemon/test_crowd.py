@@ -195,6 +195,7 @@ async def test_whatever_many_do_at_once_files_lists_and_live_state_agree(tmp_pat
             assert (await client.send("crab", "hello", sender=sender)).content == "heard: hello"
 
 
+@pytest.mark.one_loop
 @pytest.mark.req("conv.turns.in_order")
 async def test_a_thousand_interleaved_turns_over_twenty_conversations_keep_their_order(
     tmp_path: Path,

@@ -92,6 +92,7 @@ def test_what_it_needs_and_no_index_has_either_comes_with_it(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.req("crabup.pull.from")
 @pytest.mark.req("crabup.pull.pip")
 def test_pip_gets_what_comes_with_it_and_updates_it_from_where_it_came(
@@ -144,6 +145,7 @@ def test_without_either_pip_installs_into_an_environment_of_its_own(
     assert list(machine.home.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.req("crabup.pull.pip")
 def test_what_pip_cannot_install_leaves_nothing_behind(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "broken.whl").write_text("no wheel")

@@ -11,7 +11,7 @@ from tests.conftest import _no_home_of_the_developer, home
 __all__ = ["_no_home_of_the_developer", "home", "pytest_asyncio_loop_factories"]
 
 # Of processes, which have a loop of their own.
-OUTSIDE = ("test_cli.py", "test_component.py")
+OUTSIDE = ("test_cli.py", "test_component.py", "test_with_daemon.py")
 
 
 def pytest_asyncio_loop_factories(

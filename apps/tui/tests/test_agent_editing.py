@@ -84,7 +84,9 @@ async def test_who_gives_up_finds_what_they_wrote(tmp_path: Path) -> None:
     head, where, rest = screen.partition("what you wrote is in ")
     assert (head, bool(where)) == ("", True)
     path, complaint = rest.splitlines()
-    assert complaint == "crabtalk: nothing was changed"
+    objection = desk.left[0].splitlines()[0].removeprefix("#! ")
+    assert "line" in objection
+    assert complaint == f"crabtalk: nothing was changed: {objection}"
     assert Path(path).stat().st_mode & 0o077 == 0 or Path(path).parent.stat().st_mode & 0o077 == 0
     assert desk.left == [Path(path).read_text()]
     assert 'Be "brief"' in desk.left[0]

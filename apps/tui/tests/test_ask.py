@@ -90,6 +90,17 @@ async def test_a_file_that_cannot_be_said_is_a_sentence(
 
 
 @pytest.mark.req("cli.ask.message")
+async def test_words_that_are_no_text_are_a_sentence(tmp_path: Path) -> None:
+    no_text = os.fsdecode(b"\xff")
+    async with served(tmp_path) as daemon:
+        for words in (("ask", no_text), ("ask", "--agent", no_text, "hello"), ("search", no_text)):
+            said = await crabtalk(*words, "--home", daemon.home)
+            assert said.complaint == (
+                "what was typed is not text in UTF-8; leave out what is not"
+            ), words
+
+
+@pytest.mark.req("cli.ask.message")
 async def test_many_files_are_no_way_around_that(tmp_path: Path) -> None:
     (file := tmp_path / "file").write_bytes(b"x" * (3 << 20))
     files: list[str | Path] = ["-f", file] * 3
@@ -356,6 +367,9 @@ async def test_what_goes_wrong_is_a_sentence_and_status_1(tmp_path: Path) -> Non
         said = await crabtalk(*where, "--agent", "owl", "x")
         assert said.complaint == "no agent is called 'owl'; there are: crab, twin"
         assert (await crabtalk(*where, "!nothing")).complaint.startswith("the model said nothing; ")
+        said = await crabtalk(*where, "!status 400 it exceeds the maximum context length")
+        assert said.code == 1
+        assert said.err.splitlines()[1].endswith("/new in it, begins afresh")
         said = await crabtalk(*where, "--json", "!status 500 the model is tired")
         assert said.code == 1
         assert "the model is tired" in lines(said.out)[-1]["error"]
@@ -386,9 +400,10 @@ async def test_ctrl_c_stops_the_turn(tmp_path: Path, options: tuple[str, ...]) -
         async with asyncio.timeout(PATIENCE):
             await process.stdout.readuntil(b"far")
             process.send_signal(signal.SIGINT)
-            _, err = await process.communicate()
+            rest, err = await process.communicate()
             await daemon.model.until_hung_up()
         assert (process.returncode, err) == (130, b"")
+        assert rest.endswith(b"\n")  # what comes next on the screen has a line of its own
 
 
 @pytest.mark.req("cli.ask.cancel")

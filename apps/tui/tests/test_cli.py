@@ -197,3 +197,43 @@ def test_a_word_that_is_almost_a_command_is_understood() -> None:
     said = crabtalk("agent")
     assert said.returncode == 2
     assert "agents" in said.stderr
+
+
+FULL = Path("/dev/full")  # refuses every byte
+UNWRITTEN = "crabtalk: the output cannot be written: No space left on device; send it elsewhere\n"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no such device here")
+@pytest.mark.parametrize("words", [("--help",), ("doctor",), ("doctor", "--json")], ids=" ".join)
+def test_output_that_does_not_arrive_is_one_sentence(words: tuple[str, ...], home: Path) -> None:
+    # Unbuffered, a write that fails may as well have been one to a file.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with FULL.open("wb") as full:
+        said = subprocess.run(
+            [CRABTALK, *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**env, "CRABTALK_HOME": str(home)},
+        )
+    assert (said.returncode, said.stderr) == (1, UNWRITTEN)
+
+
+@pytest.mark.parametrize("words", ["--help", "doctor", "doctor --json"])
+def test_nobody_has_to_listen(words: str, home: Path) -> None:
+    """Streams closed by whoever started it: a service, or a line of cron."""
+    quiet = crabtalk_in_shell(f"{words} >&- 2>&-", home)
+    assert (quiet.returncode, quiet.stderr) == (crabtalk_in_shell(words, home).returncode, "")
+    assert crabtalk_in_shell("nonsense >&- 2>&-", home).returncode == 2
+
+
+def crabtalk_in_shell(words: str, home: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["sh", "-c", f'"$0" {words}', CRABTALK],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "CRABTALK_HOME": str(home)},
+    )

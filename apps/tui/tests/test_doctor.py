@@ -160,6 +160,20 @@ def as_anybody() -> Iterator[Path]:
 
 
 @pytest.mark.req("cli.doctor.home")
+def test_a_home_that_can_never_be_made_is_told_from_one_that_is_not_there_yet(home: Path) -> None:
+    home.write_text("no directory")
+    (found,) = found_in(home / "deep" / "home", "home")
+    assert (found.level, found.mend) == ("fail", f"mv {home} {home}.old")
+    assert found.text.endswith(f" cannot be made: {home} is not a directory")
+    with as_anybody() as directory:
+        directory.chmod(0o500)
+        (found,) = found_in(directory / "home", "home")
+        directory.chmod(0o700)
+    assert found.level == "fail"
+    assert found.text.endswith(f" cannot be made: {directory} is closed to you")
+
+
+@pytest.mark.req("cli.doctor.home")
 def test_what_is_closed_to_us_is_found(home: Path) -> None:
     list(examined(home))  # what is imported late is imported as who may
     with as_anybody() as directory:

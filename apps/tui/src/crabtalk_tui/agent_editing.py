@@ -33,17 +33,18 @@ def edit(page: str, name: str, accept: Callable[[str], None]) -> bool:
         raise CommandError("without a terminal there is no editor; say --config FILE")
     command = editor()
     with draft(page, name) as path:
-        shown = page
+        shown, objection = page, ""
         while (text := edited(command, path)) != shown:
             try:
                 accept(text)
             except ObjectionError as error:
-                path.write_text(f"{OBJECTION}{one_line(str(error))}\n{text}", encoding="utf-8")
+                objection = one_line(str(error))
+                path.write_text(f"{OBJECTION}{objection}\n{text}", encoding="utf-8")
                 shown = text
             else:
                 return True
         if text != page:
-            raise CommandError("nothing was changed")
+            raise CommandError(f"nothing was changed: {objection}")
         return False
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .complaints import CommandError
+from .complaints import CommandError, is_too_long
 from .direct import connected, root_of, streamed
 from .message import has_terminal, message
 from .names import AgentName
@@ -109,7 +109,7 @@ class Turn:
         from crabtalk.protocol import wire
 
         end = wire.StreamEnd()
-        with self._events() as events:
+        with self._telling, self._events() as events:
             for event in events:
                 self._telling.tell(event)
                 match event:
@@ -180,6 +180,8 @@ class Turn:
             )
         if end.error:
             say(f"crabtalk: {visible(end.error, layout=True)}")
+            if is_too_long(end.error):
+                say("more was said than the model reads; `crabtalk`, and /new in it, begins afresh")
             return 1
         match end.stop_reason:
             case wire.STOP_REASON_CANCELLED:

@@ -51,7 +51,14 @@ def examined(home: Path) -> Iterator[Finding]:
 
 def look_at_home(home: Path) -> Iterator[Finding]:
     if not home.exists():
-        yield Finding("warn", "home", f"{home} is not there yet", here("crabtalkd run", home))
+        place = standing(home)
+        if not place.is_dir():
+            text = f"{home} cannot be made: {place} is not a directory"
+            yield Finding("fail", "home", text, f"mv {quoted(place)} {quoted(place)}.old")
+        elif not os.access(place, os.W_OK | os.X_OK):
+            yield Finding("fail", "home", f"{home} cannot be made: {place} is closed to you")
+        else:
+            yield Finding("warn", "home", f"{home} is not there yet", here("crabtalkd run", home))
         return
     if not home.is_dir():
         yield Finding(
@@ -98,11 +105,13 @@ def look_at_permissions(home: Path) -> Iterator[Finding]:
             chmod("go=", open_to_others, home),
         )
     if not closed and not open_to_others and there:
-        yield Finding("ok", "permissions", f"{len(there)} files with secrets are yours alone")
+        count = len(there)
+        they = "1 file with secrets is" if count == 1 else f"{count} files with secrets are"
+        yield Finding("ok", "permissions", f"{they} yours alone")
 
 
 def look_at_disk(home: Path) -> Iterator[Finding]:
-    place = next(path for path in (home, *home.parents) if path.exists())
+    place = standing(home)
     free = shutil.disk_usage(place).free
     about = os.statvfs(place)
     text = f"{size(free)} free on the disk of {place}"
@@ -222,6 +231,11 @@ CHECKS: dict[str, Check] = {
 
 
 # ── What they look with ────────────────────────────────────────────────────────────────────────
+
+
+def standing(home: Path) -> Path:
+    """The home, or what it would be made in."""
+    return next(path for path in (home, *home.parents) if path.exists())
 
 
 def files(directory: Path, pattern: str) -> list[Path]:

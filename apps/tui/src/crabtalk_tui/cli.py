@@ -88,23 +88,57 @@ class Commands(click.Group):
         # Not the group's own: it would import every command for its help.
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        have_streams()
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:  # of the help, which is printed before anything is invoked
+            drop_output()
+            say(f"crabtalk: {unarrived(error)}")
+            sys.exit(1)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # whoever read our output has seen enough
-            # What is still buffered goes nowhere, instead of failing when the interpreter flushes.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_output()
             sys.exit(0)
         except (KeyboardInterrupt, click.Abort):
             sys.exit(130)
         except (click.ClickException, click.exceptions.Exit):
             raise
         except Exception as error:
-            sentence = complaint(error)
+            sentence = unwritten() or complaint(error)
             if sentence is None:
                 raise
             say(f"crabtalk: {one_line(sentence)}")
             sys.exit(1)
+
+
+def have_streams() -> None:
+    """A stream that was closed before we began is one that nobody reads."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+
+
+def unwritten() -> str | None:
+    """Why what was printed did not arrive, if it did not; then nothing more is printed."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        drop_output()
+        return unarrived(error)
+    return None
+
+
+def unarrived(error: OSError) -> str:
+    return f"the output cannot be written: {error.strerror}; send it elsewhere"
+
+
+def drop_output() -> None:
+    """What is still buffered goes nowhere, instead of failing when the interpreter flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(

@@ -1,5 +1,13 @@
 """Complaints: what went wrong, as one sentence that ends in what to do next."""
 
+import re
+
+# As vendors and model servers put it. The daemon passes their sentence on, and no code with it.
+TOO_LONG = re.compile(
+    r"context[ _](?:size|length|limit|window)|too long|too many input tokens|input token count",
+    re.IGNORECASE,
+)
+
 
 class CommandError(Exception):
     """What a command finds it cannot do. Says so in such a sentence."""
@@ -24,6 +32,13 @@ def complaint(error: Exception) -> str | None:
             return f"{error}; send less at a time"
         case TimeoutError():
             return "the daemon did not answer in time; `crabtalkd status` says how it is"
+        case UnicodeEncodeError(reason="surrogates not allowed"):  # from words on a command line
+            return "what was typed is not text in UTF-8; leave out what is not"
         case CommandError() | StoreError() | OSError():
             return str(error)
     return None
+
+
+def is_too_long(sentence: str) -> bool:
+    """Whether a model refused what it was sent because it reads no more than so much."""
+    return TOO_LONG.search(sentence) is not None

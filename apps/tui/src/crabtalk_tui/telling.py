@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -17,15 +18,22 @@ SHOWN = 76  # characters of a line on stderr
 
 
 class Telling(Protocol):
+    """Left before the last event, it leaves nothing half printed."""
+
     def tell(self, event: "Event") -> None: ...
 
+    def __enter__(self) -> object: ...
 
-class Objects:
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Objects(nullcontext[None]):
     """One JSON object an event, named by `event`; the last is `end`."""
 
     def __init__(self) -> None:
         from crabtalk.protocol import wire
 
+        super().__init__()
         events = wire.StreamEvent.DESCRIPTOR.fields
         self._names = {event.message_type: event.name for event in events}
 
@@ -44,6 +52,12 @@ class Text:
         self._is_open = False  # a line of the answer has no end yet
         self._thought: list[str] = []
         self._calls: dict[str, str] = {}  # names by id
+
+    def __enter__(self) -> object:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_line()
 
     def tell(self, event: "Event") -> None:
         from crabtalk.protocol import wire

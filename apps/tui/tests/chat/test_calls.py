@@ -50,6 +50,11 @@ def test_however_long_its_arguments_are_the_label_is_short() -> None:
 
 
 @pytest.mark.req("chat.show.output")
+def test_colours_of_other_programs_are_left_out_whichever_tool_ran_them() -> None:
+    assert call("npm__test", "\x1b[32mok\x1b[39m\n").shown == "ok\n"
+
+
+@pytest.mark.req("chat.show.output")
 def test_of_a_command_what_it_printed_is_shown() -> None:
     def shown(is_error: bool = False, before: str = "", **outcome: Any) -> str:
         made = call("bash", before + json.dumps(outcome), command="x")
@@ -57,6 +62,8 @@ def test_of_a_command_what_it_printed_is_shown() -> None:
         return made.shown
 
     assert shown(stdout="out\n", stderr="noise", exit_code=0) == "out"
+    assert shown(stdout="\x1b[1;31mred\x1b[0m \x1b[38:5:9mtoo\x1b[m", exit_code=0) == "red too"
+    assert shown(stdout="\x1b[2J\x1b]52;c;eA==\x07", exit_code=0) == "\x1b[2J\x1b]52;c;eA==\x07"
     assert shown(stdout="", stderr="err\n", exit_code=0) == "err"
     assert shown(stdout="out", stderr="err", exit_code=2) == "exit status 2\nerr\nout"
     failed = shown(True, "bash failed: it took long.\n", stdout="o", stderr="e", exit_code=-1)

@@ -186,6 +186,19 @@ async def test_a_compaction_can_be_stopped(tmp_path: Path) -> None:
         await heard.until(lambda: not session.is_busy)
 
 
+@pytest.mark.req("chat.commands.compact")
+async def test_what_is_too_long_to_be_folded_can_be_begun_afresh(tmp_path: Path) -> None:
+    """Whoever summarises is told who the agent is, and this one's prompt makes a model refuse."""
+    refusing = "!status 400 request exceeds the available context size"
+    agents = {"crab": f'prompt = """You are crab.\n{refusing}"""\n'}
+    async with daemon(tmp_path, agents=agents) as running, talking(running.home) as (session, _):
+        await within(session.say("hello"))
+        sentence = await complaint(session, "/compact")
+        assert "available context size" in sentence
+        assert sentence.endswith("; /new begins afresh, and loses nothing")
+        assert (await typed(session, "/new")).is_fresh
+
+
 @pytest.mark.req("chat.commands.new")
 async def test_new_begins_afresh_and_what_was_said_is_found(tmp_path: Path) -> None:
     async with daemon(tmp_path) as running, talking(running.home) as (session, _):
@@ -257,7 +270,8 @@ async def test_export_names_a_file_itself_and_says_what_it_cannot_do(
         assert made.suffix == ".md"
         assert ".md, .json, .html" in await complaint(session, "/export talk.pdf")
         assert "nobody's directory" in await complaint(session, "/export ~nosuchuser/talk.md")
-        assert "nosuch" in await complaint(session, "/export nosuch/talk.md")
+        sentence = await complaint(session, "/export nosuch/talk.md")
+        assert sentence.startswith("nosuch/talk.md cannot be written: No such file or directory; ")
         assert list((tmp_path / "out").iterdir()) == [made]
 
 

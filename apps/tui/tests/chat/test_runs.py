@@ -91,7 +91,7 @@ def test_what_an_agent_does_just_now_is_shown_and_what_it_did_when_it_is_done() 
 
     assert doing(wire.THINKING_DELTA) == "thinking"
     assert doing(wire.TOOL_START) == "bash(ls)"
-    assert doing(wire.TOOL_PROGRESS, "3/10") == "bash(ls)  3/10"
+    assert doing(wire.TOOL_PROGRESS, "\x1b[32m3/10\x1b[0m") == "bash(ls)  3/10"
     assert doing(wire.TOOL_RESULT) == "waiting"
     assert doing(wire.ASK_USER, "Colour") == "asks: Colour"
     assert doing(wire.TEXT_DELTA) == "writing"

@@ -12,7 +12,7 @@ from apps.tui.tests.chat.sessions import Heard, holder, kept, soon, talking
 from apps.tui.tests.chat.terminal import Daemon, daemon
 from crabtalk.client import connect
 from crabtalk.protocol import wire
-from crabtalk_tui.chat.session import Session
+from crabtalk_tui.chat.session import BEHIND, FULL, Session
 from crabtalk_tui.chat.turn import Said, Turn
 from crabtalk_tui.complaints import CommandError
 from tests.daemon.served import PATIENCE, calling, within
@@ -125,6 +125,7 @@ async def test_a_turn_that_waits_for_anothers_is_stopped_without_stopping_that(
         await until_happened(session)
         saying = soon(session.say("me too"))
         await heard.until(lambda: bool(heard.events))
+        assert heard.notices == [(BEHIND, "info")]
         await session.stop()
         said = await within(saying)
         assert (said.end, said.unsent) == (None, "me too")
@@ -158,6 +159,16 @@ async def test_a_turn_that_fails_ends_with_the_models_sentence(tmp_path: Path) -
         said = await within(session.say("!status 401 wrong key"))
         assert said.end is not None
         assert "wrong key" in said.end.error
+
+
+@pytest.mark.req("chat.turn.error")
+async def test_a_conversation_longer_than_the_model_reads_says_how_to_go_on(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
+        await within(session.say("!status 400 request (2066 tokens) exceeds the context size"))
+        assert heard.notices == [(FULL, "hint")]
+        assert "/new begins afresh" in FULL
+        await within(session.say("!status 400 no such parameter"))
+        assert len(heard.notices) == 1
 
 
 @pytest.mark.req("chat.refused")

@@ -88,7 +88,9 @@ def test_an_early_notice_gives_way_to_the_calls_it_announced() -> None:
 def test_calls_are_shown_for_good_as_they_end_and_how_far_the_others_are() -> None:
     drawn = Drawn()
     drawn.feed(start(), calls(call("bash", BASH), call("recall", '{"query": "x"}', "c2")))
-    drawn.follow(on_feed(wire.TOOL_PROGRESS, "r1", agent="crab", call_id="c1", content="3/10"))
+    drawn.follow(
+        on_feed(wire.TOOL_PROGRESS, "r1", agent="crab", call_id="c1", content="\x1b[1m3/10\x1b[m")
+    )
     drawn.feed(result("no entries", "c2", milliseconds=1), after=1.5)
     assert drawn.lines == ["✓ recall(x)  1ms", "  no entries"]
     assert drawn.live == ["⠴ bash(make test)  3/10  1.5s"]

@@ -3,6 +3,7 @@ the text worth reading. Knows the daemon's own tools by name, and treats all oth
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,8 @@ ABOUT: Mapping[str, str] = {
 }
 LABEL = 200  # characters
 READ = 1 << 20  # characters that are looked into
+# What programs put around their words when they are made to print in colour.
+COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 @dataclass
@@ -113,6 +116,9 @@ class Call:
     @cached_property
     def shown(self) -> str:
         """What it gave back, for a person: of a command what it printed."""
+        return colourless(self._printed())
+
+    def _printed(self) -> str:
         if self.name != "bash":
             return self.output
         before, brace, _ = self.output.partition("{")
@@ -125,6 +131,11 @@ class Call:
         # Of one that went wrong, what it complained about says most.
         parts = (before.strip(), status, err, out) if code else (out or err,)
         return "\n".join(part for part in parts if part)
+
+
+def colourless(text: str) -> str:
+    """Without the colours of another program; every other escape stays, and can be seen."""
+    return COLOUR.sub("", text)
 
 
 def parsed(text: str) -> Any:

@@ -6,14 +6,15 @@ or a person can do wrong.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from crabtalk.client import ServerError
 from crabtalk.protocol import wire
-from crabtalk_tui.complaints import CommandError, complaint
+from crabtalk_tui.complaints import CommandError, complaint, is_too_long
 
 from . import answers
 from .candidates import Catalogue
@@ -123,7 +124,12 @@ async def begin_afresh(session: Session, rest: str) -> Reply:
 
 
 async def compact(session: Session, rest: str) -> Reply:
-    summary = await session.compact()
+    try:
+        summary = await session.compact()
+    except ServerError as error:
+        if is_too_long(error.message):
+            raise CommandError(f"{error.message}; /new begins afresh, and loses nothing") from None
+        raise
     notice = "folded into a summary, which the agent goes on from"
     return Reply(summary, notice=notice, is_fresh=True)
 
@@ -219,17 +225,22 @@ async def export(session: Session, rest: str) -> Reply:
     name = await session.conversation.title()
     made = exporter(form, agent=session.agent, sender=session.sender, title=name)
     count = 0
-    try:
+    with writing(path):
         # Not in the place of another file: what is there is somebody's.
-        with path.open("x", encoding="utf-8") as file:
+        file = path.open("x", encoding="utf-8")
+    try:
+        with writing(path):
             file.write(made.begin())
-            async for page in session.conversation.pages():
-                count += len(page)
+        async for page in session.conversation.pages():
+            count += len(page)
+            with writing(path):
                 await asyncio.to_thread(file.write, made.add(page))
+        with writing(path):
             file.write(made.end())
-    except FileExistsError:
-        raise CommandError(f"{path} is there already; /export FILE names another") from None
+            file.close()
     except BaseException:
+        with suppress(OSError):
+            file.close()
         path.unlink(missing_ok=True)
         raise
     return Reply(notice=f"{count} messages are in {path}")
@@ -259,6 +270,19 @@ DOING: dict[str, Callable[[Session, str], Awaitable[Reply]]] = {
     "export": export,
     "quit": leave,
 }
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Says which file it was: a disk that is full names none."""
+    try:
+        yield
+    except FileExistsError:
+        raise CommandError(f"{path} is there already; /export FILE names another") from None
+    except OSError as error:
+        raise CommandError(
+            f"{path} cannot be written: {error.strerror}; /export FILE names another"
+        ) from None
 
 
 def whole(text: str, most: int) -> int:

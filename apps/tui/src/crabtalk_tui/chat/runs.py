@@ -11,7 +11,7 @@ from crabtalk.protocol import wire
 from crabtalk_tui.screen import one_line, visible
 
 from .blocks import duration
-from .calls import Call
+from .calls import Call, colourless
 from .flow import Span, fitted, paint
 from .look import Look
 
@@ -124,7 +124,7 @@ class Runs:
                 run.doing = self._doing(run)
             case wire.TOOL_PROGRESS:
                 if event.call_id in run.calls:
-                    run.calls[event.call_id].progress = one_line(event.content, DOING)
+                    run.calls[event.call_id].progress = one_line(colourless(event.content), DOING)
                 run.doing = self._doing(run)
             case wire.ASK_USER:
                 run.doing = f"asks: {one_line(event.content, DOING)}"

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from crabtalk.client import Client, ServerError, UnexpectedReplyError
 from crabtalk.protocol import FrameError, wire
-from crabtalk_tui.complaints import CommandError, complaint
+from crabtalk_tui.complaints import CommandError, complaint, is_too_long
 
 from .candidates import Catalogue
 from .conversation import Conversation
@@ -30,6 +30,8 @@ State = Literal["ready", "running", "compacting", "away"]
 
 DEFAULT_AGENT = "crab"
 HISTORY = 200  # messages a chat opens with
+BEHIND = "a turn that began elsewhere goes on in this conversation; yours comes after it"
+FULL = "more was said than the model reads: /compact folds it, /new begins afresh"
 FAILURES = (CommandError, ServerError, UnexpectedReplyError, FrameError, OSError)
 
 
@@ -184,6 +186,8 @@ class Session:
         if said.end is None:
             # Whoever shows the turn hears that it is over, also when the daemon cannot say so.
             self._listener.streamed(wire.StreamEvent(end=turn.cut_end(self.agent)))
+        elif is_too_long(said.end.error):
+            self._listener.noticed(FULL, "hint")
         self._refresh_soon()
         return said
 
@@ -306,6 +310,8 @@ class Session:
         match name:
             case "start":
                 self._follower.begin(turn.run_id)
+                if self._follower.others:
+                    self._listener.noticed(BEHIND, "info")
             case "ask_user":
                 self._follower.asked(Question(self.agent, self.sender, turn.run_id, event.ask_user))
             case "tools_complete":

@@ -14,7 +14,7 @@ from crabtalk.protocol import wire
 from crabtalk_tui.screen import one_line
 
 from .blocks import Blocks, duration
-from .calls import Call
+from .calls import Call, colourless
 from .flow import fitted, paint
 from .look import Look
 from .parts import Fixed, Part, Step, Text, Thinking
@@ -136,7 +136,7 @@ class Transcript:
         """The next of the feed of everything; what is not about our runs changes nothing."""
         if event.run_id in self._own:
             if event.kind == wire.TOOL_PROGRESS and (call := self._running(event.call_id)):
-                call.progress = one_line(event.content, 200)
+                call.progress = one_line(colourless(event.content), 200)
             return
         run = self._runs.follow(event, now)
         if run is not None and event.kind == wire.DONE and run.parent in self._own:
