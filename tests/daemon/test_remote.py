@@ -93,6 +93,25 @@ async def test_without_a_daemon_it_is_a_sentence_and_status_1(
     assert err.count("\n") == 1
 
 
+@pytest.mark.req("cli.status")
+async def test_no_name_and_no_word_steers_the_terminal(home: Path) -> None:
+    evil = "ev\x1b[2Jil"
+    async with model_server() as model, running(home, model.url):
+        (home / "agents" / f"{evil}.toml").write_text("prompt = 3")
+        (home / "skills" / evil).mkdir(parents=True)
+        (home / "skills" / evil / "SKILL.md").write_text("no head")
+        _, out, err = await crabtalkd(home, "reload")
+        assert "ev\\x1b[2Jil" in err
+        assert "skills: " in err
+        _, out, _ = await crabtalkd(home, "status")
+        assert "ev\\x1b[2Jil" in out
+        assert "\x1b" not in out + err
+    event = wire.AgentEventMsg(
+        agent="crab", sender="\x1b]0;x\x07", kind=wire.REFUSED, content="\x9b"
+    )
+    assert as_line(event, {}).isprintable()
+
+
 # ── stop ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,6 +1,7 @@
 """Compaction: a history becomes a summary, or nothing changes at all."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk.model import ApiError, ErrorKind, Image, Message, Request, ToolCall
+from crabtalk.model import ApiError, ErrorKind, Image, Message, Request, Response, ToolCall, Usage
 from crabtalk.runtime import (
     Compacted,
     CompactionError,
@@ -27,6 +28,7 @@ from crabtalk.runtime.compaction import (
     shortened,
     summary_request,
     title_of,
+    transcript,
 )
 from crabtalk.storage import (
     Archive,
@@ -462,6 +464,49 @@ async def test_there_must_be_a_conversation_and_an_agent(storage: Storage, world
     assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
 
 
+@pytest.mark.req("compact.long")
+@pytest.mark.parametrize("is_one_message", [False, True])
+async def test_what_is_longer_than_the_model_reads_is_summarised_in_parts(
+    world: World, is_one_message: bool
+) -> None:
+    class Small(ScriptedProvider):
+        """Reads so much at once, and says how much it was."""
+
+        async def complete(self, request: Request) -> Response:
+            text = request.messages[-1].text
+            if len(text) > 4000:
+                raise ApiError(ErrorKind.CONTEXT, "too long")
+            self.requests.append(request)
+            words = sorted(set(re.findall(r"word\d+", text)))
+            summary = f"Read {len(words)}: {' '.join(words[:9])}."
+            return Response(Message("assistant", summary), "stop", Usage(), "m")
+
+    model = Small("Hello.", "Hello.", "Hello.")
+    runtime = world.runtime(model)
+    texts = [" ".join(f"word{n}" for n in range(start, start + 500)) for start in (0, 500, 1000)]
+    for text in ["\n".join(texts)] if is_one_message else texts:
+        await ended(runtime.start("crab", text))
+    begun = len(model.requests)
+    archive = await compacted(runtime)
+    asked = [request.messages[-1].text for request in model.requests[begun:]]
+    assert archive.summary.startswith("Read ")
+    # Every word was shown to it at some point, and it was told what came before.
+    assert {f"word{n}" for n in range(1500)} <= set(re.findall(r"word\d+", " ".join(asked)))
+    assert "A summary of what was said before: Read " in asked[-1]
+
+
+@pytest.mark.req("compact.long")
+async def test_a_model_that_cannot_even_read_a_little_ends_it_with_its_error(world: World) -> None:
+    class Blind(ScriptedProvider):
+        async def complete(self, request: Request) -> Response:
+            raise ApiError(ErrorKind.CONTEXT, "too long")
+
+    runtime = world.runtime(Blind("Hello."))
+    await ended(runtime.start("crab", "words " * 5000))
+    with pytest.raises(CompactionError, match="too long; nothing changed"):
+        await compacted(runtime)
+
+
 # ── What the model is shown ─────────────────────────────────────────────────────────────────────
 
 
@@ -494,7 +539,7 @@ async def test_the_model_is_shown_who_the_agent_is_and_all_that_was_said(world: 
 
 
 def shown(*history: Message) -> str:
-    request: Request = summary_request(CRAB, history, "m")
+    request: Request = summary_request(CRAB, transcript(history, CRAB), "m")
     return request.messages[-1].text
 
 
@@ -513,7 +558,7 @@ def test_messages_that_say_nothing_are_left_out() -> None:
 
 def test_an_agent_without_a_prompt_is_not_introduced() -> None:
     nobody = msgspec.structs.replace(CRAB, prompt="")
-    request = summary_request(nobody, [user("Hi")], "m")
+    request = summary_request(nobody, transcript([user("Hi")], nobody), "m")
     assert request.messages[-1].text.startswith("The conversation to compact:")
 
 

@@ -22,7 +22,7 @@ async def reload(home: Path) -> list[str]:
     """Returns what is wrong with the set-up now."""
     async with connect(home=home, client=CLIENT) as client:
         await client.reload()
-        return list((await client.get_stats()).problems)
+        return [printable(problem) for problem in (await client.get_stats()).problems]
 
 
 async def status(home: Path, in_json: bool) -> str:
@@ -39,7 +39,7 @@ async def status(home: Path, in_json: bool) -> str:
         "model": stats.active_model,
         "problems": list(stats.problems),
     }
-    return json.dumps(known) if in_json else as_text(known)
+    return json.dumps(known) if in_json else printable(as_text(known))
 
 
 def as_text(known: dict[str, Any]) -> str:
@@ -103,4 +103,10 @@ def as_line(event: wire.AgentEventMsg, saying: dict[str, list[str]]) -> str:
         content = f"{content} {event.error}".strip()
     clock = event.timestamp[11:19]
     missed = f" (after {event.missed} missed)" if event.missed else ""
-    return f"{clock} {event.guest or event.agent} with {event.sender}: {what} {content}{missed}".rstrip()
+    who = f"{event.guest or event.agent} with {event.sender}"
+    return printable(f"{clock} {who}: {what} {content}{missed}".rstrip())
+
+
+def printable(text: str) -> str:
+    """Names of files and words of agents cannot steer the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

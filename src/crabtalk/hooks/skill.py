@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 STALE = 2.0  # seconds for which a scan is believed, where another one would hold up everybody
 MOST_LISTED = 40  # in a prompt, which is sent with every request
+MOST_PROBLEMS = 20
 LONGEST_LISTED = 120
 MOST_REMEMBERED = 1024  # slash commands whose turns have not begun
 ALIAS = "skill_tool"  # what the tool was called once; still answered, no longer told
@@ -135,6 +136,11 @@ class SkillHook(ToolHook):
         self._scanned = self._clock.seconds()
         for warning in warnings:
             log.warning("skills: %s", warning)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with skills on the disk, a sentence each; the first few."""
+        return [f"skills: {warning}" for warning in self._files.warnings[:MOST_PROBLEMS]]
 
     # ── Slash commands ──────────────────────────────────────────────────────────────────────
 

@@ -32,6 +32,8 @@ DESCRIPTION = "SmolLM2-135M, a tiny offline demo model: it chats, makes mistakes
 
 SLOTS = 2  # requests that are answered at once
 CONTEXT = 2048  # tokens a slot can hold
+# Tokens of an answer, if nobody says: it may not come to an end, and would leave no room for more.
+ANSWER = 512
 MAX_THREADS = 4  # a model this small gains nothing from more
 # From a cold disk on a busy machine; half a second otherwise.
 LOAD_TIMEOUT = 60.0
@@ -85,7 +87,7 @@ class LocalProvider:
         """Cancelled, the model stops at once; cancelled while it loads, nothing stays behind."""
         child = await self._ready(request.model)
         try:
-            return await self._speak(child).complete(request)
+            return await self._speak(child).complete(bounded(request))
         except ApiError as error:
             raise await self._explain(child, error) from None
 
@@ -93,7 +95,7 @@ class LocalProvider:
         """Closed, the model stops at once; cancelled while it loads, nothing stays behind."""
         child = await self._ready(request.model)
         try:
-            async with aclosing(self._speak(child).stream(request)) as chunks:
+            async with aclosing(self._speak(child).stream(bounded(request))) as chunks:
                 async for chunk in chunks:
                     yield chunk
         except ApiError as error:
@@ -227,6 +229,10 @@ def shortened(text: str, room: int) -> str:
 
 
 # ── The child ──────────────────────────────────────────────────────────────────────────────────
+
+
+def bounded(request: Request) -> Request:
+    return msgspec.structs.replace(request, max_tokens=request.max_tokens or ANSWER)
 
 
 class Child:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from crabtalk.model import ApiError, ErrorKind, Provider
 from crabtalk.model.messages import Message, Request
 from crabtalk.storage import Agent
 
@@ -11,6 +12,9 @@ from .request import tagged
 TITLE_LENGTH = 60
 SENTENCE = re.compile(r"[^\n]*?(?:[.!?…](?=\s|$)|[。\uff01\uff1f])|[^\n]+")
 TRUNCATED = "... [truncated]"
+# Characters of a transcript that is not taken apart any further.
+SHORTEST = 2000
+BEFORE = "A summary of what was said before: "
 
 PROMPT = """\
 You compact conversations. Write a summary that takes the place of the one you are shown: the \
@@ -25,13 +29,44 @@ Write dense, plain prose in the language of the conversation. Begin with one sho
 names the subject. Write nothing but the summary."""
 
 
-def summary_request(agent: Agent, history: Sequence[Message], model: str) -> Request:
+async def summarise(provider: Provider, agent: Agent, text: str, model: str) -> str:
+    """A transcript in short. One that is longer than the model can read is read in parts: the
+    summary of the first half, and then of that and the second.
+
+    Raises ApiError.
+    """
+    try:
+        response = await provider.complete(summary_request(agent, text, model))
+        return response.message.text.strip()
+    except ApiError as error:
+        if error.kind is not ErrorKind.CONTEXT or len(text) < SHORTEST:
+            raise
+    middle = middle_of(text)
+    first = await summarise(provider, agent, text[:middle], model)
+    # Of what is not shorter than what it stands for, there would be no end.
+    said = shortened(first, middle // 2)
+    return await summarise(provider, agent, f"{BEFORE}{said}\n\n{text[middle:]}", model)
+
+
+def middle_of(text: str) -> int:
+    """Between two lines, or at least two words, where there are any nearby."""
+    half = len(text) // 2
+    for divide in "\n ":
+        if (at := text.rfind(divide, half // 2, half)) >= 0:
+            return at + 1
+    return half
+
+
+def transcript(history: Sequence[Message], agent: Agent) -> str:
+    return "\n\n".join(filter(None, (indented(line(m, agent)) for m in history)))
+
+
+def summary_request(agent: Agent, text: str, model: str) -> Request:
     """As text rather than as messages: every provider takes it, whatever calls are in it."""
     parts: list[str] = []
     if agent.prompt:
         parts.append(f"The agent's own instructions, so that you know who it is:\n\n{agent.prompt}")
-    lines = "\n\n".join(filter(None, (indented(line(m, agent)) for m in history)))
-    parts.append(f"The conversation to compact:\n\n{lines}")
+    parts.append(f"The conversation to compact:\n\n{text}")
     parts.append("Write the summary now.")
     said = (Message("system", PROMPT), Message("user", "\n\n---\n\n".join(parts)))
     return Request(model=model, messages=said)

@@ -17,7 +17,7 @@ from crabtalk.storage import Agent, Archive, Pair, Storage, StorageError, log_na
 
 from .backend import Backend
 from .clock import Clock
-from .compaction import next_name, summary_request, title_of
+from .compaction import next_name, summarise, title_of, transcript
 from .conversation import Conversation, to_the_end
 from .conversations import Conversations
 from .errors import (
@@ -433,8 +433,8 @@ class Runtime:
         backend = self._backend
         with backend.used() as provider:
             model = await backend.model(agent.model)
-            response = await provider.complete(summary_request(agent, conversation.history, model))
-        summary = response.message.text.strip()
+            text = transcript(conversation.history, agent)
+            summary = await summarise(provider, agent, text, model)
         if not summary:
             raise CompactionError("the model wrote no summary; nothing changed")
         return summary

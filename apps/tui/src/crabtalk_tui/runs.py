@@ -53,9 +53,10 @@ def kill(agent: str, sender: str | None, home: Path | None, in_json: bool) -> No
 @click.command()
 @agent_argument
 @sender_option
+@click.option("--fresh", is_flag=True, help="Without a summary: begin with no history.")
 @home_option
 @json_option
-def compact(agent: str, sender: str | None, home: Path | None, in_json: bool) -> None:
+def compact(agent: str, sender: str | None, fresh: bool, home: Path | None, in_json: bool) -> None:
     """Fold what was said with AGENT into an archive, and print its summary.
 
     A model writes it, and the conversation goes on from there. All of it can still be found.
@@ -63,12 +64,15 @@ def compact(agent: str, sender: str | None, home: Path | None, in_json: bool) ->
     \b
     Examples:
       crabtalk compact crab
+      crabtalk compact crab --fresh
       crabtalk compact crab --sender tg:1 --json
     """
     with daemon(home) as client, known(CONVERSATIONS):
-        summary = client.compact(agent, sender=sender or "")
+        summary = client.compact(agent, sender=sender or "", fresh=fresh)
     if in_json:
         document({"agent": agent, "sender": sender or USER, "summary": summary})
+    elif fresh:
+        say("it begins with no history now; `crabtalk archives` has what was said")
     else:
         show(visible(summary, layout=True))
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from prompt_toolkit.filters import Always, Condition, Filter
+from prompt_toolkit.filters import Always, Condition, Filter, emacs_insert_mode
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
@@ -23,6 +23,7 @@ KEYS = {
     "Left, Right": "in a question, the one before and the next",
     "Ctrl+V": "paste the picture on the clipboard",
     "Ctrl+L": "draw everything anew",
+    "Ctrl+Z": "back to the shell; `fg` goes on here",
 }
 
 IN_FORM = {
@@ -71,6 +72,10 @@ def bindings(chat: "Chat") -> KeyBindings:
     bind("c-o", where=anywhere)(lambda: chat.expand("output"))
     bind("c-t", where=anywhere)(lambda: chat.expand("thinking"))
 
+    @made.add(Keys.Any, filter=writing & emacs_insert_mode)
+    def _(event: KeyPressEvent) -> None:
+        prompt.buffer.insert_text(event.data * event.arg + at_once(event))
+
     for key, name in IN_FORM.items():
         bind(key, where=in_form)(lambda name=name: chat.press(name))  # type: ignore[misc]
 
@@ -83,3 +88,13 @@ def bindings(chat: "Chat") -> KeyBindings:
         chat.paste(event.data)
 
     return made
+
+
+def at_once(event: KeyPressEvent) -> str:
+    """The characters that came along with a key: a paste where the terminal marks none. One by one
+    each would have the whole text copied, and kept to be undone."""
+    queue = event.key_processor.input_queue
+    characters = []
+    while queue and (len(queue[0].key) == 1 or queue[0].key == Keys.ControlJ):
+        characters.append(queue.popleft().data)
+    return "".join(characters)
