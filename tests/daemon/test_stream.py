@@ -519,3 +519,16 @@ async def test_steering_needs_a_turn_to_steer_words_and_room(tmp_path: Path) -> 
         assert await refused(client.steer_session("crab", "back")) == 503
         daemon.model.release()
         assert said(await told(running)) == "doneheard: right"
+
+
+@pytest.mark.req("stream.end.length")
+async def test_an_answer_that_a_limit_cut_off_says_so_and_is_kept(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        events = await told(client.stream("crab", "!say half an answ\n!length"))
+        end = events[-1]
+        assert isinstance(end, wire.StreamEnd)
+        assert (end.stop_reason, end.error) == (wire.STOP_REASON_LENGTH, "")
+        assert await messages(client, "crab") == [
+            ("user", "!say half an answ\n!length"),
+            ("assistant", "half an answ"),
+        ]

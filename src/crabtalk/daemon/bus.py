@@ -272,7 +272,7 @@ class Bus:
 def outcome(done: Done) -> tuple[str, str]:
     """How a run ended, as an event says it: a result, or a sentence on why there is none."""
     match done.reason:
-        case StopReason.COMPLETED | StopReason.NO_ACTION if done.text:
+        case StopReason.COMPLETED | StopReason.LENGTH | StopReason.NO_ACTION if done.text:
             return "done", done.text
         case StopReason.CANCELLED:
             return "failed", f"{done.agent} was stopped before it was done"

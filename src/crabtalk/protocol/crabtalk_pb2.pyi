@@ -41,6 +41,8 @@ class _StopReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopReason
     STOP_REASON_NO_ACTION: _StopReason.ValueType  # 4
     """The model ended without text and without a call."""
     STOP_REASON_ERROR: _StopReason.ValueType  # 5
+    STOP_REASON_LENGTH: _StopReason.ValueType  # 6
+    """The model's limit on its answers cut this one off."""
 
 class StopReason(_StopReason, metaclass=_StopReasonEnumTypeWrapper): ...
 
@@ -51,6 +53,8 @@ STOP_REASON_MAX_ITERATIONS: StopReason.ValueType  # 3
 STOP_REASON_NO_ACTION: StopReason.ValueType  # 4
 """The model ended without text and without a call."""
 STOP_REASON_ERROR: StopReason.ValueType  # 5
+STOP_REASON_LENGTH: StopReason.ValueType  # 6
+"""The model's limit on its answers cut this one off."""
 Global___StopReason: _TypeAlias = StopReason  # noqa: Y015
 
 class _SourceKind:

@@ -15,6 +15,7 @@ class StopReason(Enum):
     MAX_ITERATIONS = "max_iterations"
     NO_ACTION = "no_action"  # neither text nor a call
     ERROR = "error"
+    LENGTH = "length"  # the model's limit cut its answer off
 
 
 class Started(Value, frozen=True):

@@ -40,6 +40,9 @@ from .tools import Calls
 
 log = logging.getLogger(__name__)
 
+# What ends with words, whose end is kept with them.
+SPOKEN = (StopReason.COMPLETED, StopReason.LENGTH)
+
 
 class Turn:
     """One run in the conversation whose turn it is. `agent` is who speaks; a guest has no tools."""
@@ -106,7 +109,7 @@ class Turn:
             usage=self._usage,
             steps=self._steps,
         )
-        if self._conversation.exists and (steers or reason is not StopReason.COMPLETED):
+        if self._conversation.exists and (steers or reason not in SPOKEN):
             try:
                 await self._keep(steers, self._done_trace(reason, error), snapshot=True)
             except StorageError as failure:
@@ -156,7 +159,8 @@ class Turn:
                 continue
             if message.text:
                 self._text = message.text
-                reason = StopReason.COMPLETED
+                is_cut = response.finish == "length"
+                reason = StopReason.LENGTH if is_cut else StopReason.COMPLETED
                 await self._keep([message], self._done_trace(reason), snapshot=True)
             else:
                 reason = StopReason.NO_ACTION

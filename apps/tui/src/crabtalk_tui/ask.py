@@ -194,4 +194,6 @@ class Turn:
                 )
             case wire.STOP_REASON_NO_ACTION:
                 raise CommandError(f"the model said nothing; ask {self._who} again")
+            case wire.STOP_REASON_LENGTH:
+                say("the model's limit cut this answer off; ask it to go on")
         return 0

@@ -214,6 +214,11 @@ def test_when_nothing_comes_it_is_said_how_long() -> None:
     [
         (wire.STOP_REASON_COMPLETED, "", []),
         (wire.STOP_REASON_CANCELLED, "", ["· stopped"]),
+        (
+            wire.STOP_REASON_LENGTH,
+            "",
+            ["· a limit of the model cut this answer off; say “go on”"],
+        ),
         (wire.STOP_REASON_ERROR, "the model is gone", ["✗ the model is gone"]),
         (wire.STOP_REASON_UNKNOWN, "the model is gone", ["✗ the model is gone"]),
         (wire.STOP_REASON_NO_ACTION, "", ["· it said nothing"]),

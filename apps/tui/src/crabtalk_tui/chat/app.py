@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from crabtalk.transport import default_home
-from crabtalk_tui.screen import visible
-
 from . import pictures
 from .asking import Asking
 from .board import Board
 from .candidates import candidates
-from .form import Form, wrapped
+from .form import Form
 from .greeting import greeting
 from .highlight import warm
 from .keys import bindings
@@ -283,11 +281,12 @@ class Chat:
                 self._open_form(question)
 
     def _open_form(self, question: Question) -> None:
-        form = self.asking.open(question)
+        form = self.asking.open(question, self.talk.asker(question))
         self.board.fill(True)
-        if form.is_cut(self.view.columns, self.view.form_rows):
-            for page in form.pages:  # nobody says yes to what they cannot read
-                lines = wrapped(visible(page.question, layout=True), self.view.columns)
+        for page in form.pages:  # nobody says yes to what they cannot read
+            if form.is_cut(page, self.view.columns, self.view.form_rows):
+                page.is_above = True
+                lines = form.question(page, self.view.columns)
                 self.board.print("\n".join(["", *lines, ""]))
 
     def _candidates(self, text: str, cursor: int) -> Any:

@@ -17,8 +17,8 @@ class Asking:
         """The oldest that nobody has put off."""
         return next((each for each in questions if each.ask_id not in self._put_off), None)
 
-    def open(self, question: Question) -> Form:
-        self.form = self._put_off.pop(question.ask_id, None) or Form(question.ask)
+    def open(self, question: Question, asker: str = "") -> Form:
+        self.form = self._put_off.pop(question.ask_id, None) or Form(question.ask, asker)
         return self.form
 
     def press(self, key: str) -> Outcome:

@@ -48,6 +48,9 @@ STYLE = Style.from_dict(
 )
 # Esc alone and the first byte of an arrow key are told apart by what follows within this time.
 ESCAPE_SECONDS = 0.03
+# Seconds that a drawing waits for more keys that are there already: of a paste that is not marked
+# as one a thousand come at a time, and to draw after each takes far longer than to read them.
+POSTPONED = 0.008
 # The least that is left of a low terminal for what is finished.
 ROOM_ABOVE = 2
 ROOMY = 12  # rows
@@ -97,7 +100,7 @@ class Board(Application[int]):
             key_bindings=keys,
             include_default_pygments_style=False,
             erase_when_done=True,
-            max_render_postpone_time=None,
+            max_render_postpone_time=POSTPONED,
             output=paper,
         )
         self.ttimeoutlen = self.timeoutlen = ESCAPE_SECONDS

@@ -19,8 +19,9 @@ class Conversation:
         self.sender = sender
         self._client = client
 
-    def is_of(self, event: wire.AgentEventMsg) -> bool:
-        return event.agent == self.agent and event.sender == (self.sender or DEFAULT_SENDER)
+    def is_of(self, agent: str, sender: str) -> bool:
+        own = self.sender or DEFAULT_SENDER
+        return agent == self.agent and (sender or DEFAULT_SENDER) == own
 
     async def total(self) -> int:
         page = await self._page(BEYOND, 1)

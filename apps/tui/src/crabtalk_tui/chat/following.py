@@ -98,7 +98,8 @@ class Follower:
                     since = loop.time()
 
     def _hear(self, event: wire.AgentEventMsg) -> None:
-        is_here = self._conversation is not None and self._conversation.is_of(event)
+        here = self._conversation
+        is_here = here is not None and here.is_of(event.agent, event.sender)
         is_own = self.kin.is_own(event.run_id)
         is_kin = self.kin.has(event)
         if event.kind in HAPPENINGS:

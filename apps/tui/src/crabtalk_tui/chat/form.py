@@ -32,6 +32,7 @@ class Page:
     row: int = 0
     chosen: set[int] = field(default_factory=set)
     words: str = ""
+    is_above: bool = False  # the question was printed in full
 
     @property
     def own(self) -> int:
@@ -73,8 +74,10 @@ class Page:
 class Form:
     """Pages, and one more to send it from when there are several questions."""
 
-    def __init__(self, ask: wire.AskUserEvent) -> None:
+    def __init__(self, ask: wire.AskUserEvent, asker: str = "") -> None:
+        """`asker` is who asks, where that has to be said."""
         self.ask_id = ask.ask_id
+        self.asker = asker
         self.pages = [page_of(question) for question in ask.questions]
         self.at = 0
 
@@ -173,43 +176,41 @@ class Form:
         if page is None:
             return [*head, *self._sending(width)[:room], *foot]
         rows, row = page_rows(page, width)
-        question = wrapped(visible(page.question, layout=True), width)
+        question = self.question(page, width)
         if len(rows) > room - 1:
             rows = around(rows, row, max(room - min(len(question), 2), 1))
         spare = max(room - len(rows), 0)
+        if page.is_above and len(question) > 1:
+            question = [cut(f"{question[0]} …", width)]
         if len(question) > spare:
             question = [*question[: max(spare - 1, 0)], "…"][:spare]
         shown: list[Line] = [[("class:form.question", line)] for line in question]
         return [*head, *shown, *rows, *foot]
 
-    def is_cut(self, width: int, height: int) -> bool:
-        """Whether some of the question in view does not fit."""
-        if self.page is None:
-            return False
-        rows, _ = page_rows(self.page, width)
-        question = wrapped(visible(self.page.question, layout=True), width)
-        return len(question) + len(rows) + 1 + bool(self._last) > height
+    def question(self, page: Page, width: int) -> list[str]:
+        """All of it, with who asks."""
+        text = f"{self.asker} asks: {page.question}" if self.asker else page.question
+        return wrapped(visible(text, layout=True), width)
+
+    def is_cut(self, page: Page, width: int, height: int) -> bool:
+        """Whether some of its question does not fit."""
+        rows, _ = page_rows(page, width)
+        return len(self.question(page, width)) + len(rows) + 1 + bool(self._last) > height
 
     def _tabs(self, width: int) -> Line:
-        """The page in view is always among those that fit."""
+        """The page in view is always among those that fit; signs say on which side there are more.
+        """
         names = [
             f" {'✓ ' if page.answer else ''}{one_line(page.header, 14) or number} "
             for number, page in enumerate(self.pages, 1)
         ]
         names.append(" send ")
-        first = self.at
-        taken = get_cwidth(names[first])
-        while first > 0 and taken + get_cwidth(names[first - 1]) <= width:
-            first -= 1
-            taken += get_cwidth(names[first])
-        line: Line = []
-        left = width
-        for number, name in enumerate(names[first:], first):
-            left -= get_cwidth(name)
-            if left < 0:
-                break
-            line.append(("class:form.tab.current" if number == self.at else "class:form.tab", name))
-        return line
+        first, end = fitting([get_cwidth(name) for name in names], self.at, width)
+        line: Line = [("class:form.hint", "‹")] if first else []
+        for number in range(first, end):
+            style = "class:form.tab.current" if number == self.at else "class:form.tab"
+            line.append((style, cut(names[number], width - 2)))
+        return [*line, ("class:form.hint", "›")] if end < len(names) else line
 
     def _sending(self, width: int) -> list[Line]:
         lines: list[Line] = []
@@ -228,11 +229,13 @@ class Form:
         page = self.page
         if page is None:
             return "Enter sends · ← back · Esc later"
+        goes_on = "next" if self._last else "sends"
         if page.row == page.own:
-            return "write, Enter · ↑ options · Esc later"
+            options = "↑ options · " if page.options else ""
+            return f"write, Enter {goes_on} · {options}Esc later"
         if page.many:
-            return "Space picks · Enter next · Esc later"
-        return "↑↓ Enter picks · or write · Esc later"
+            return f"Space picks · Enter {goes_on} · Esc later"
+        return f"↑↓ Enter {'picks' if self._last else goes_on} · or write · Esc later"
 
 
 def page_of(question: wire.AskQuestion) -> Page:
@@ -281,9 +284,33 @@ def own_words(page: Page, width: int, style: str, *, here: bool) -> Line:
 
 
 def around(rows: list[Line], row: int, count: int) -> list[Line]:
-    """So many of them, the given one among them."""
+    """So many of them, the given one among them, and where there is room, how many more."""
     first = min(max(row - count // 2, 0), max(len(rows) - count, 0))
-    return rows[first : first + count]
+    shown = rows[first : first + count]
+    below = len(rows) - first - count
+    if count >= 3 and first > 0:
+        shown[0] = [("class:form.hint", f"  ↑ {first + 1} more")]
+    if count >= 3 and below > 0:
+        shown[-1] = [("class:form.hint", f"  ↓ {below + 1} more")]
+    return shown
+
+
+def fitting(widths: Sequence[int], at: int, room: int) -> tuple[int, int]:
+    """The first and the end of those that are shown: all, or as many on both sides of the given
+    one as leave room for two signs."""
+    if sum(widths) <= room:
+        return 0, len(widths)
+    first, end = at, at + 1
+    left = room - 2 - widths[at]
+    while True:
+        if end < len(widths) and widths[end] <= left:
+            left -= widths[end]
+            end += 1
+        elif first > 0 and widths[first - 1] <= left:
+            first -= 1
+            left -= widths[first]
+        else:
+            return first, end
 
 
 def cut(text: str, width: int) -> str:

@@ -8,26 +8,25 @@ from .session import FAILURES, Session
 
 async def greeting(session: Session, home: Path) -> list[str]:
     """Which model answers and why, how to have a better one, how to leave."""
-    name, why = "", ""
-    try:
-        agent = await session.client.get_agent(session.agent)
-        if agent.model:
-            name, why = agent.model, f"{session.agent}'s file names it"
-        else:
-            name = (await session.client.get_stats()).active_model
-            why = reason(home)
-    except FAILURES:
-        pass
-    answers = (
-        f"{session.agent} answers with {name}: {why}."
-        if name
-        else "No model is set up yet, so nobody can answer."
-    )
     return [
-        answers,
+        await answers(session, home),
         "For a better one: `crabtalkd setup`, or a key in the environment.",
         "Ctrl+D leaves, and everything is kept; /help shows the rest.",
     ]
+
+
+async def answers(session: Session, home: Path) -> str:
+    """By what the status line shows. On a first start that is known only after the daemon has
+    looked around, and it waits for that."""
+    try:
+        await session.refresh()
+        if not (name := session.model):
+            return "No model is set up yet, so nobody can answer."
+        own = (await session.client.get_agent(session.agent)).model
+    except FAILURES:
+        return "Which model answers is not known yet; /model asks again."
+    why = f"{session.agent}'s file names it" if own else reason(home)
+    return f"{session.agent} answers with {name}: {why}."
 
 
 def reason(home: Path) -> str:

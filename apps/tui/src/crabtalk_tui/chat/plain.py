@@ -148,7 +148,8 @@ class Lines:
         if self._form is not None and self._form.ask_id not in questions:
             self._form = None
         if self._form is None and questions:
-            self._form = Form(next(iter(questions.values())).ask)
+            question = next(iter(questions.values()))
+            self._form = Form(question.ask, self.talk.asker(question))
             self._is_prompted = False
         if self._form is not None and self._is_over:
             self.talk.stop_soon()  # nobody is left to answer
@@ -156,14 +157,14 @@ class Lines:
         if self._is_prompted or (self.talk.is_busy and self._form is None):
             return
         if self._form is not None and self._form.page is not None:
-            sys.stdout.write(as_text(self._form.page))
+            sys.stdout.write(as_text(self._form, self._form.page))
         sys.stdout.write(PROMPT)
         sys.stdout.flush()
         self._is_prompted = True
 
 
-def as_text(page: Page) -> str:
-    lines = [visible(page.question, layout=True)]
+def as_text(form: Form, page: Page) -> str:
+    lines = form.question(page, line_width())
     for number, (label, about) in enumerate(page.options, 1):
         lines.append(visible(f"  {number} {label}{f' ({about})' if about else ''}"))
     if page.options:

@@ -33,6 +33,7 @@ from .form import cut
 LONG_LINES = 8
 LONG_TEXT = 1500
 MOST_PASTED = 8 << 20  # two of them fit a frame
+MOST_UNDONE = 4 << 20  # characters, of all that can be come back to
 MENU_ROWS = 6
 PREFIX = "> "
 
@@ -50,7 +51,7 @@ class Prompt:
             ANSI_SEQUENCES[keys] = (Keys.Escape, Keys.ControlM)
         self._pastes: list[str] = []
         self._size = size
-        self.buffer = Buffer(
+        self.buffer = Written(
             multiline=True,
             history=history,
             completer=ThreadedCompleter(Candidates(complete)),
@@ -119,22 +120,17 @@ class Prompt:
 
     def restore(self, text: str) -> None:
         """Puts back what could not be sent, before what was written since."""
+        shown = self._shown(text)
         if self.buffer.text.strip():
-            text = f"{text}\n{self.buffer.text}"
-        self.buffer.set_document(Document(text), bypass_readonly=True)
+            shown = f"{shown}\n{self.buffer.text}"
+        self.buffer.set_document(Document(shown), bypass_readonly=True)
 
     def paste(self, text: str) -> bool:
         """False for what is too long to be sent."""
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         if len(text) + sum(map(len, self._pastes)) > MOST_PASTED:
             return False
-        lines = text.count("\n") + 1
-        if lines <= LONG_LINES and len(text) <= LONG_TEXT:
-            self.buffer.insert_text(text)
-            return True
-        self._pastes.append(text)
-        size = f"{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
-        self.buffer.insert_text(f"[pasted {size} #{len(self._pastes)}]")
+        self.buffer.insert_text(self._shown(text))
         return True
 
     def erase_paste(self) -> bool:
@@ -165,6 +161,15 @@ class Prompt:
             self.buffer.start_completion(insert_common_part=True)
 
     # ── Its parts ───────────────────────────────────────────────────────────────────────────
+
+    def _shown(self, text: str) -> str:
+        """What stands for it: itself, or when it is long, its size."""
+        lines = text.count("\n") + (not text.endswith("\n"))
+        if lines <= LONG_LINES and len(text) <= LONG_TEXT:
+            return text
+        self._pastes.append(text)
+        size = f"{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
+        return f"[pasted {size} #{len(self._pastes)}]"
 
     def _pasted(self, found: re.Match[str]) -> str:
         number = int(found[1])
@@ -199,6 +204,15 @@ class Prompt:
             about = cut(each.display_meta_text, max(self._size().columns - width - 5, 0))
             lines.append(("class:menu.meta", f" {about}\n"))
         return lines
+
+
+class Written(Buffer):
+    """What can be undone is the whole text as it was, once for every key: so only some of it."""
+
+    def save_to_undo_stack(self, clear_redo_stack: bool = True) -> None:
+        super().save_to_undo_stack(clear_redo_stack)
+        most = MOST_UNDONE // (len(self.text) + 1)
+        del self._undo_stack[: -max(most, 1)]
 
 
 class Candidates(Completer):

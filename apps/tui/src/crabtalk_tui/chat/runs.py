@@ -49,6 +49,14 @@ class Runs:
         self._note(run, event, now)
         return run
 
+    def get(self, run_id: str) -> Run | None:
+        return self._runs.get(run_id)
+
+    def call_of(self, run: Run) -> Call | None:
+        """That set it off, where another of the runs made it."""
+        parent = self._runs.get(run.parent)
+        return parent.calls.get(run.call) if parent is not None else None
+
     def of_call(self, run_id: str, call_id: str) -> list[Run]:
         found = [r for r in self._runs.values() if r.call == call_id and r.parent == run_id]
         return sorted(found, key=lambda run: run.task)

@@ -12,7 +12,7 @@ from crabtalk_tui.screen import one_line
 
 from .form import Line, cut
 
-State = Literal["ready", "running", "stopping", "asking", "away"]
+State = Literal["ready", "running", "compacting", "stopping", "asking", "away"]
 
 SEPARATOR = " · "
 METER = 8  # cells
@@ -26,9 +26,10 @@ class Status:
     compact_at: int = 0  # tokens; 0 when the user has set no bound
     cost: str = ""  # of the session; empty when prices are not known
     state: State = "ready"
-    seconds: float = 0  # that the run has taken
+    seconds: float = 0  # that the run, or the compaction, has taken
     waiting: int = 0  # messages that wait for the run to end
     hint: str = ""  # what a key does just now; stands in for the rest
+    stops: str = "Esc"  # the key that does
 
     @property
     def is_full(self) -> bool:
@@ -82,7 +83,9 @@ class Status:
     def _state_text(self) -> str:
         match self.state:
             case "running":
-                return f"{duration(self.seconds)} Esc stops"
+                return f"{duration(self.seconds)} {self.stops} stops"
+            case "compacting":
+                return f"compacting {duration(self.seconds)} {self.stops} stops"
             case "stopping":
                 return "stopping"
             case "asking":

@@ -17,6 +17,7 @@ from . import commands
 from .commands import Called, Saying
 from .form import Form
 from .look import Look
+from .questions import Question
 from .reach import Kind
 from .session import Session
 from .settings import Settings
@@ -70,7 +71,7 @@ class Talk:
         )
         self._face = face
         self._settings = settings
-        self._since = 0.0  # the turn that runs
+        self._since = 0.0  # the turn or the command that runs
         self._heard: list[str] = []  # of its answer
         self._worker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -175,7 +176,13 @@ class Talk:
             self._face.changed()
 
     async def _command(self, called: Called) -> None:
+        if not self.is_busy:
+            self._since = time.monotonic()
         reply = await commands.run(called, self.session)
+        if not self.is_busy:
+            self.is_stopping = False
+        if reply.is_fresh:
+            self.transcript.usage = None
         if reply.messages:
             self.transcript.history(reply.messages)
         if reply.markdown:
@@ -220,7 +227,7 @@ class Talk:
     # ── What is so ──────────────────────────────────────────────────────────────────────────
 
     def status(self, hint: str = "", *, is_filling: bool = False) -> Status:
-        """`is_filling`: a form is open, and nobody needs to be told."""
+        """`is_filling`: a form is open, and nobody needs to be told. Esc is the form's then."""
         session, usage = self.session, self.transcript.usage
         spending = session.spending
         return Status(
@@ -233,7 +240,16 @@ class Talk:
             seconds=time.monotonic() - self._since,
             waiting=len(self.waiting),
             hint=hint,
+            stops="Ctrl+C" if is_filling else "Esc",
         )
+
+    def asker(self, question: Question) -> str:
+        """Who else than the agent one talks to, and at which task."""
+        if self.session.conversation.is_of(question.agent, question.sender):
+            return ""
+        name = question.agent.partition(":")[0]
+        task = self.transcript.task_of(question.run_id)
+        return f"{name} ({task})" if task else name
 
     def _state(self, *, is_filling: bool) -> State:
         if self.session.state == "away":
@@ -242,6 +258,8 @@ class Talk:
             return "stopping"
         if len(self.session.questions) and not is_filling:
             return "asking"
+        if self.session.state == "compacting":
+            return "compacting"
         return "running" if self.is_busy else "ready"
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -29,6 +29,7 @@ ENDINGS = {
     wire.STOP_REASON_CANCELLED: ("stopped", "info"),
     wire.STOP_REASON_MAX_ITERATIONS: ("it used up its steps; say so to go on", "hint"),
     wire.STOP_REASON_NO_ACTION: ("it said nothing", "hint"),
+    wire.STOP_REASON_LENGTH: ("a limit of the model cut this answer off; say “go on”", "hint"),
 }
 
 
@@ -141,6 +142,15 @@ class Transcript:
         run = self._runs.follow(event, now)
         if run is not None and event.kind == wire.DONE and run.parent in self._own:
             self._task_done(run)
+
+    def task_of(self, run_id: str) -> str:
+        """What one of the runs was set off to do, as far as it is known."""
+        run = self._runs.get(run_id)
+        if run is None:
+            return ""
+        _, call = self._background.get(run.call, ("", None))
+        call = call or self._running(run.call) or self._runs.call_of(run)
+        return call.tasks[run.task][1] if call and run.task < len(call.tasks) else ""
 
     def cut(self, now: float) -> None:
         """The stream broke off, and no more of it will come."""
