@@ -20,8 +20,8 @@ def question(
     return wire.AskQuestion(question=text, header=header, options=made, multi_select=many)
 
 
-def form(*questions: wire.AskQuestion) -> Form:
-    return Form(wire.AskUserEvent(questions=questions, ask_id="r-1"))
+def form(*questions: wire.AskQuestion, asker: str = "") -> Form:
+    return Form(wire.AskUserEvent(questions=questions, ask_id="r-1"), asker)
 
 
 def press(filled: Form, *keys: str) -> Outcome:
@@ -127,8 +127,85 @@ def test_of_a_question_that_is_too_long_the_options_stay_in_view() -> None:
     lines = shown(filled, 40, 8)
     assert lines[:3] == ["line 0", "line 1", "…"]
     assert [line[4:7] for line in lines[3:6]] == ["Yes", "No ", "Alw"]
-    assert filled.is_cut(40, 8)
-    assert not form(question("short?", *YES_NO)).is_cut(40, 8)
+    assert filled.is_cut(filled.pages[0], 40, 8)
+    short = form(question("short?", *YES_NO))
+    assert not short.is_cut(short.pages[0], 40, 8)
+
+
+def test_many_options_do_not_make_a_short_question_one_that_is_cut() -> None:
+    filled = form(question("Which?", *(f"option {n}" for n in range(50))))
+    assert shown(filled, 40, 8)[0] == "Which?"
+    assert not filled.is_cut(filled.pages[0], 40, 8)
+
+
+@pytest.mark.req("chat.form.long")
+def test_a_question_that_is_printed_above_has_one_line_in_the_form() -> None:
+    filled = form(question("May I?\n\nrm -r everything", *YES_NO))
+    filled.pages[0].is_above = True
+    assert shown(filled, 40, 20)[:2] == ["May I? …", "▸ ○ Yes  about Yes"]
+    filled = form(question("May I?", *YES_NO))
+    filled.pages[0].is_above = True
+    assert shown(filled)[0] == "May I?"
+
+
+@pytest.mark.req("chat.form.asker")
+def test_who_asks_is_said_where_that_is_another() -> None:
+    filled = form(question("May I?", *YES_NO), asker="twin (count shells)")
+    assert shown(filled)[0] == "twin (count shells) asks: May I?"
+    assert press(filled, "enter") == "sent"
+    assert json.loads(filled.answers) == {"May I?": "Yes"}
+
+
+@pytest.mark.req("chat.form.more")
+def test_how_many_options_are_out_of_view_is_said() -> None:
+    filled = form(question("Which?", *(f"option {n}" for n in range(50))))
+    assert shown(filled, 40, 8)[1:7] == [
+        "▸ ○ option 0  about option 0",
+        *(f"  ○ option {n}  about option {n}" for n in range(1, 5)),
+        "  ↓ 46 more",
+    ]
+    press(filled, *["down"] * 25)
+    rows = shown(filled, 40, 8)[1:7]
+    assert (rows[0], rows[-1]) == ("  ↑ 23 more", "  ↓ 24 more")
+    assert [row[:13] for row in rows[1:-1]] == [
+        *("  ○ option 23", "  ○ option 24", "▸ ○ option 25", "  ○ option 26"),
+    ]
+    press(filled, *["down"] * 25)
+    rows = shown(filled, 40, 8)[1:7]
+    assert rows[0] == "  ↑ 46 more"
+    assert rows[-1].startswith("▸ ○ something else")
+
+
+@pytest.mark.req("chat.form.more")
+def test_tabs_that_do_not_fit_scroll_and_arrows_say_where_there_are_more() -> None:
+    names = [f"question {n}" for n in range(8)]
+    filled = form(*(question(f"{name}?", "a", header=name) for name in names))
+    assert shown(filled, 40)[0] == " question 0  question 1  question 2 →"
+    press(filled, *["right"] * 4)
+    assert shown(filled, 40)[0] == "← question 4  question 5  question 6 →"
+    press(filled, *["right"] * 4)
+    assert shown(filled, 40)[0] == "← question 6  question 7  send "
+
+
+@pytest.mark.req("chat.form.hints")
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "of two"])
+@pytest.mark.parametrize("many", [True, False], ids=["several", "one"])
+def test_what_enter_does_is_what_is_said(is_alone: bool, many: bool) -> None:
+    asked = [question("One?", "a", "b", many=many), question("Two?", "c")]
+    filled = form(*asked[: 1 if is_alone else 2])
+    says_so = "Enter sends" in shown(filled)[-1]
+    assert says_so is is_alone
+    press(filled, "x")
+    assert ("Enter sends" in shown(filled)[-1]) is is_alone
+    assert (press(filled, "enter") == "sent") is is_alone
+
+
+@pytest.mark.req("chat.form.hints")
+def test_where_there_are_no_options_none_are_pointed_to() -> None:
+    assert shown(form(question("Your name?")))[-1] == "write, Enter sends · Esc later"
+    filled = form(question("One?", "a"))
+    press(filled, "down")
+    assert shown(filled)[-1] == "write, Enter sends · ↑ options · Esc later"
 
 
 def test_of_many_options_those_around_the_cursor_are_in_view() -> None:
@@ -157,11 +234,20 @@ keys = st.sampled_from(
     st.lists(keys, max_size=20),
     st.integers(20, 100),
     st.integers(4, 30),
+    texts,
+    st.booleans(),
 )
 def test_it_always_fits(
-    questions: list[wire.AskQuestion], pressed: list[str], width: int, height: int
+    questions: list[wire.AskQuestion],
+    pressed: list[str],
+    width: int,
+    height: int,
+    asker: str,
+    is_above: bool,
 ) -> None:
-    filled = form(*questions)
+    filled = form(*questions, asker=asker)
+    for page in filled.pages:
+        page.is_above = is_above
     for key in pressed:
         if filled.press(key):
             break

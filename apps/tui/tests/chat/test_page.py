@@ -1,13 +1,15 @@
 """docs/terminal.md says what is so: every key, every command, every setting."""
 
+import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from crabtalk_tui.chat.app import Chat
 from crabtalk_tui.chat.command_table import COMMANDS
-from crabtalk_tui.chat.keys import KEYS
+from crabtalk_tui.chat.keys import IN_FORM, KEYS, bindings
 from crabtalk_tui.chat.prices import Price
 from crabtalk_tui.chat.settings import Settings, settings_of
 
@@ -23,6 +25,16 @@ def rows(section: str) -> list[str]:
 @pytest.mark.req("chat.page")
 def test_every_key_is_on_the_page_as_the_chat_has_it() -> None:
     assert rows("Keys") == [f"| {key} | {what} |" for key, what in KEYS.items()]
+
+
+@pytest.mark.req("chat.page")
+def test_every_key_with_ctrl_that_does_something_is_on_the_page(tmp_path: Path) -> None:
+    named = {name for names in KEYS for name in names.split(", ")}
+    bound = {binding.keys[0] for binding in bindings(Chat(tmp_path)).bindings} - {*IN_FORM}
+    letters = [key[-1].upper() for key in bound if re.fullmatch("c-[a-z]", key)]
+    assert {"C", "D", "Z"} < {*letters}
+    # Terminals say these for Backspace, Tab and Enter.
+    assert {f"Ctrl+{letter}" for letter in letters if letter not in "HIM"} <= named
 
 
 @pytest.mark.req("chat.page")

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from apps.tui.tests.chat.terminal import (
 )
 from crabtalk_tui.chat import pictures, typed
 from crabtalk_tui.chat.candidates import Candidate
-from crabtalk_tui.chat.prompt import MOST_PASTED, Prompt
+from crabtalk_tui.chat.prompt import MOST_PASTED, MOST_UNDONE, PASTED, Prompt
 from crabtalk_tui.chat.typed import Typed, entries
 
 
@@ -119,6 +121,19 @@ def test_a_long_paste_is_shown_by_its_size_and_taken_whole() -> None:
 
 
 @pytest.mark.req("chat.paste")
+def test_a_paste_has_as_many_lines_as_it_has_whether_the_last_one_ends_or_not() -> None:
+    written = prompt()
+    for text in ("line\n" * 5000, "line\n" * 4999 + "line", "x" * 2000 + "\n"):
+        written.paste(text)
+    assert PASTED.sub("", written.buffer.text) == ""
+    assert written.buffer.text.split("]")[:3] == [
+        "[pasted 5,000 lines #1",
+        "[pasted 5,000 lines #2",
+        "[pasted 2,001 characters #3",
+    ]
+
+
+@pytest.mark.req("chat.paste")
 def test_a_short_paste_is_typed_out() -> None:
     written = prompt()
     written.paste("one\r\ntwo")
@@ -148,6 +163,85 @@ def test_what_could_not_be_sent_comes_back_before_what_was_written_since() -> No
     written.buffer.insert_text("second")
     written.restore("first")
     assert written.text == "first\nsecond"
+
+
+@pytest.mark.req("chat.unsent.folded")
+def test_long_words_that_could_not_be_sent_come_back_as_their_size() -> None:
+    written = prompt()
+    lines = "\n".join(["a line"] * 100)
+    written.paste("y" * 3000)
+    written.restore(lines)
+    assert written.buffer.text == "[pasted 100 lines #2]\n[pasted 3,000 characters #1]"
+    assert written.take() == f"{lines}\n{'y' * 3000}"
+
+
+@pytest.mark.req("chat.unsent.folded")
+async def test_long_words_that_come_back_leave_the_screen_to_what_went_wrong(
+    tmp_path: Path,
+) -> None:
+    words = "word " * 1800
+    async with daemon(tmp_path) as served, chatting(served.home, "--no-start") as terminal:
+        await terminal.until_view("ready")
+        await served.kill()
+        await terminal.until_view("no daemon")
+        terminal.type(pasted(words))
+        await terminal.until_view("[pasted 9,000 characters #1]")
+        terminal.type(ENTER)
+        await terminal.until_gone("#1]")
+        terminal.type(ESCAPE)
+        await terminal.until_view("> [pasted 9,000 characters #1]")
+        await served.start()
+        await terminal.until_view("ready")
+        terminal.type(ENTER)
+        await served.model.until_asked()
+        assert served.model.requests[0]["messages"][-1]["content"] == words
+
+
+# ── Pastes that the terminal does not mark ─────────────────────────────────────────────────────
+
+
+@pytest.mark.req("chat.paste.unmarked")
+def test_what_can_be_undone_is_bounded_and_the_last_of_it_is_there() -> None:
+    written = prompt()
+    written.buffer.insert_text("x" * (MOST_UNDONE // 100))
+    for _ in range(1000):
+        written.buffer.save_to_undo_stack()
+        written.buffer.insert_text("y")
+    assert sum(len(text) for text, _ in written.buffer._undo_stack) <= MOST_UNDONE
+    before = written.buffer.text
+    written.buffer.undo()
+    assert written.buffer.text == before[:-1]
+    written.clear()
+    for key in "abc":
+        written.buffer.save_to_undo_stack()
+        written.buffer.insert_text(key)
+    for left in ("ab", "a", ""):
+        written.buffer.undo()
+        assert written.buffer.text == left
+
+
+@pytest.mark.req("chat.paste.unmarked")
+async def test_a_paste_that_comes_key_by_key_costs_neither_time_nor_memory(tmp_path: Path) -> None:
+    line = "as somebody would type it who never sleeps "
+    text = "".join(f"{line}{number}\n" for number in range(4500)) + "the end"
+    assert len(text) > 200_000
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        await terminal.until_view("ready")
+        before = memory(terminal)
+        since = time.monotonic()
+        await asyncio.to_thread(terminal.type, text)
+        await terminal.until_view("the end")
+        assert time.monotonic() - since < 20
+        assert memory(terminal) - before < 100 << 20
+        terminal.type(ENTER)
+        await served.model.until_asked()
+        assert served.model.requests[0]["messages"][-1]["content"] == text
+
+
+def memory(terminal: Terminal) -> int:
+    """The most that it has had, in bytes."""
+    status = Path(f"/proc/{terminal.process.pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) << 10
 
 
 @pytest.mark.req("chat.paste")

@@ -34,6 +34,7 @@ def test_it_points_to_compact_past_the_users_own_threshold() -> None:
     ("state", "words"),
     [
         ("running", "3s Esc stops"),
+        ("compacting", "compacting 3s Esc stops"),
         ("stopping", "stopping"),
         ("asking", "a question waits: Enter"),
         ("away", "no daemon"),
@@ -60,7 +61,7 @@ def test_a_hint_outlives_the_rest() -> None:
         st.integers(0, 2**40),
         st.integers(0, 2**40),
         st.sampled_from(["", "$0.01", "$1,234.56"]),
-        st.sampled_from(["ready", "running", "stopping", "asking", "away"]),
+        st.sampled_from(["ready", "running", "compacting", "stopping", "asking", "away"]),
         st.floats(0, 1e6),
         st.integers(0, 16),
         st.sampled_from(["", "Ctrl+C again leaves"]),

@@ -15,6 +15,7 @@ from apps.tui.tests.chat.terminal import (
     ctrl,
     daemon,
 )
+from tests.daemon.served import PATIENCE
 
 SIZES = [(80, 24), (40, 15)]
 at_both_sizes = pytest.mark.parametrize("size", SIZES, ids=["80x24", "40x15"])
@@ -287,3 +288,35 @@ async def test_words_on_the_command_line_choose_agent_and_sender(tmp_path: Path)
         async with served.client() as client:
             page = await client.list_messages("twin", sender="bo")
         assert len(page.messages) == 2
+
+
+@pytest.mark.req("chat.status.compacting")
+async def test_a_compaction_is_called_one_has_its_own_clock_and_can_be_stopped(
+    tmp_path: Path,
+) -> None:
+    """Whoever summarises is told who the agent is, and this one's prompt makes a model hang."""
+    agents = {"crab": 'prompt = """You are crab.\n!hang"""\n'}
+    clock = re.compile(r"compacting (\d+)s Esc stops")
+    async with daemon(tmp_path, agents=agents) as served:
+        async with served.client() as client:
+            await client.send("crab", "hello")
+        async with chatting(served.home) as terminal:
+            await said(terminal, "/compact")
+            await terminal.until_so(lambda: clock.search(terminal.view) is not None)
+            assert int(clock.findall(terminal.view)[0]) < PATIENCE
+            await served.model.until_asked(2)
+            terminal.type(ESCAPE)
+            await terminal.until("nothing changed")
+            await terminal.until_view("ready")
+
+
+@pytest.mark.req("chat.status")
+async def test_what_is_known_of_the_context_is_forgotten_with_the_conversation(
+    tmp_path: Path,
+) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        for command in ("/agent twin", "/new"):
+            await said(terminal, "!usage 4321 5\n!say yes")
+            await terminal.until_view("4.3k/100k")
+            await said(terminal, command)
+            await terminal.until_gone("4.3k/100k")

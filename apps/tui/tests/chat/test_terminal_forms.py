@@ -1,6 +1,7 @@
 """Questions and approvals at a terminal: filled in with keys, put off, answered elsewhere."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,43 @@ async def test_a_question_too_long_for_the_form_is_printed_in_full(tmp_path: Pat
         await terminal.until_view("▸ ○ Yes")
         await terminal.until(": line 39")
         assert all(f": line {number}" in terminal.text for number in range(40)), terminal.picture()
+        place = next(y for y, line in enumerate(terminal.screen) if "▸ ○ Yes" in line)
+        assert terminal.screen[place - 2 : place] == ["", "May crab call bash? [call_1] …"]
+
+
+@pytest.mark.req("chat.form.hints")
+async def test_in_a_form_the_keys_that_are_named_do_what_is_said(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+        await ask(terminal, asking(TOPPINGS))
+        await terminal.until_view("▸ [ ] ham")
+        assert "Space picks · Enter sends · Esc later" in terminal.view
+        assert "Ctrl+C stops" in terminal.view
+        assert "Esc stops" not in terminal.view
+        terminal.type(ESCAPE)
+        await terminal.until_view("a question waits: Enter")
+        terminal.type(ENTER)
+        await terminal.until_view("Ctrl+C stops")
+        terminal.type(ctrl("C"))
+        await served.model.until_asked()
+        await terminal.until_view("ready")
+
+
+@pytest.mark.req("chat.form.asker")
+async def test_of_two_delegates_that_ask_it_is_said_which_does(tmp_path: Path) -> None:
+    tasks = [
+        {"agent": "twin", "message": f"!say {where}\n{asking(COLOUR)}"}
+        for where in ("the north quay", "the south quay")
+    ]
+    script = f"!tool delegate {json.dumps({'tasks': tasks})}"
+    async with daemon(tmp_path) as served, chatting(served.home, size=(100, 24)) as terminal:
+        await ask(terminal, script)
+        await terminal.until_view("▸ ○ red")
+        asked = re.compile(r"twin \(!say the (north|south) quay.*\) asks: Which colour\?")
+        seen = asked.findall(terminal.view)
+        terminal.type(ENTER)
+        await terminal.until_so(lambda: asked.findall(terminal.view) not in ([], seen))
+        terminal.type(DOWN + ENTER)
+        await terminal.until_view("ready")
+        results = json.loads(served.model.requests[-1]["messages"][-1]["content"])
+        colours = [re.findall("red|blue", json.dumps(result)) for result in results]
+        assert colours == ([["red"], ["blue"]] if seen == ["north"] else [["blue"], ["red"]])

@@ -2,12 +2,18 @@
 
 import re
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from apps.tui.tests.chat.sessions import ended, holder
 from apps.tui.tests.chat.terminal import ENTER, Terminal, chatting, ctrl, daemon
 from apps.tui.tests.chat.test_terminal import STAMP, at_both_sizes, said
+from tests.daemon.served import AGENTS, prepare
+from tests.model_server import model_server
 
 ESCAPES = re.compile(rb"\x1b[^a-zA-Z]*[a-zA-Z]")
 COLOURS = re.compile(rb"\x1b\[[0-9;]*\b(?:3[0-7]|4[0-7]|9[0-7]|38;5;\d+|48;5;\d+)[;m]")
@@ -249,3 +255,35 @@ async def test_the_first_time_it_says_who_answers_how_to_do_better_and_how_to_le
             await terminal.until_view("ready")
             assert "crabtalkd setup" not in terminal.text
             assert "heard: hello" in terminal.text
+
+
+@asynccontextmanager
+async def starting(home: Path, **env: Any) -> AsyncIterator[Terminal]:
+    """A chat that starts a daemon of its own, which is ended with it."""
+    try:
+        async with chatting(home, **env) as terminal:
+            yield terminal
+    finally:
+        if pid := holder(home):
+            await ended(pid)
+
+
+@pytest.mark.req("chat.greeting")
+async def test_a_model_that_is_found_on_the_first_start_is_in_the_greeting(tmp_path: Path) -> None:
+    async with model_server() as model:
+        found = {"OPENAI_API_KEY": "of-the-tests", "OPENAI_BASE_URL": model.url}
+        async with starting(tmp_path / "home", **found) as terminal:
+            await terminal.until_view("ready")
+            greeting = " ".join(" ".join(terminal.lines).split())
+            assert "crab answers with scripted: it is the first that was found" in greeting
+            await terminal.until_view("crab · scripted")
+
+
+@pytest.mark.req("chat.greeting")
+async def test_where_no_model_is_found_neither_greeting_nor_status_has_one(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    prepare(home, AGENTS, '[llm]\nbase_url = "http://127.0.0.1:9/v1"\nmax_retries = 0\n')
+    async with starting(home) as terminal:
+        await terminal.until_view("ready")
+        assert "No model is set up yet, so nobody can answer." in terminal.text
+        assert "crab · ready" in terminal.view

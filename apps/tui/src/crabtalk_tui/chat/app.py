@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from crabtalk.transport import default_home
+
 from . import pictures
 from .asking import Asking
 from .board import Board

@@ -172,45 +172,56 @@ class Form:
         head: list[Line] = [self._tabs(width)] if self._last else []
         foot: list[Line] = [[("class:form.hint", cut(self._hint(), width))]]
         page = self.page
-        room = max(height - len(head) - len(foot), 1)
         if page is None:
-            return [*head, *self._sending(width)[:room], *foot]
-        rows, row = page_rows(page, width)
+            return [*head, *self._sending(width)[: self._room(height)], *foot]
         question = self.question(page, width)
-        if len(rows) > room - 1:
-            rows = around(rows, row, max(room - min(len(question), 2), 1))
-        spare = max(room - len(rows), 0)
         if page.is_above and len(question) > 1:
             question = [cut(f"{question[0]} …", width)]
+        rows, spare = self._rows(page, len(question), width, height)
         if len(question) > spare:
             question = [*question[: max(spare - 1, 0)], "…"][:spare]
         shown: list[Line] = [[("class:form.question", line)] for line in question]
         return [*head, *shown, *rows, *foot]
 
-    def question(self, page: Page, width: int) -> list[str]:
-        """All of it, with who asks."""
+    def wording(self, page: Page) -> str:
+        """All of its question, with who asks."""
         text = f"{self.asker} asks: {page.question}" if self.asker else page.question
-        return wrapped(visible(text, layout=True), width)
+        return visible(text, layout=True)
+
+    def question(self, page: Page, width: int) -> list[str]:
+        return wrapped(self.wording(page), width)
 
     def is_cut(self, page: Page, width: int, height: int) -> bool:
         """Whether some of its question does not fit."""
-        rows, _ = page_rows(page, width)
-        return len(self.question(page, width)) + len(rows) + 1 + bool(self._last) > height
+        lines = len(self.question(page, width))
+        _, spare = self._rows(page, lines, width, height)
+        return lines > spare
+
+    def _room(self, height: int) -> int:
+        """Between the tabs and the hint."""
+        return max(height - 1 - bool(self._last), 1)
+
+    def _rows(self, page: Page, lines: int, width: int, height: int) -> tuple[list[Line], int]:
+        """Those in view, and what they leave for a question of so many lines."""
+        room = self._room(height)
+        rows, row = page_rows(page, width)
+        if len(rows) > room - 1:
+            rows = around(rows, row, max(room - min(lines, 2), 1))
+        return rows, max(room - len(rows), 0)
 
     def _tabs(self, width: int) -> Line:
-        """The page in view is always among those that fit; signs say on which side there are more.
-        """
+        """The page in view is always among those that fit; arrows say where there are more."""
         names = [
             f" {'✓ ' if page.answer else ''}{one_line(page.header, 14) or number} "
             for number, page in enumerate(self.pages, 1)
         ]
         names.append(" send ")
         first, end = fitting([get_cwidth(name) for name in names], self.at, width)
-        line: Line = [("class:form.hint", "‹")] if first else []
+        line: Line = [("class:form.hint", "←")] if first else []
         for number in range(first, end):
             style = "class:form.tab.current" if number == self.at else "class:form.tab"
             line.append((style, cut(names[number], width - 2)))
-        return [*line, ("class:form.hint", "›")] if end < len(names) else line
+        return [*line, ("class:form.hint", "→")] if end < len(names) else line
 
     def _sending(self, width: int) -> list[Line]:
         lines: list[Line] = []
@@ -297,7 +308,7 @@ def around(rows: list[Line], row: int, count: int) -> list[Line]:
 
 def fitting(widths: Sequence[int], at: int, room: int) -> tuple[int, int]:
     """The first and the end of those that are shown: all, or as many on both sides of the given
-    one as leave room for two signs."""
+    one as leave room for two arrows."""
     if sum(widths) <= room:
         return 0, len(widths)
     first, end = at, at + 1

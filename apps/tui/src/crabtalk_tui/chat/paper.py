@@ -19,7 +19,7 @@ BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
 USUAL = Size(rows=24, columns=80)
 
 # What the board is drawn with, for terminals that only know what a typewriter has.
-TYPEWRITER = str.maketrans("·…↑↓←▸●○↵█░✓‹›", "-~^v<>*o/#.+<>")
+TYPEWRITER = str.maketrans("·…↑↓←→▸●○↵█░✓", "-~^v<>>*o/#.+")
 
 # How terminals make themselves known that wrap lines anew when they become narrower.
 REWRAPPING = (

@@ -164,7 +164,7 @@ class Lines:
 
 
 def as_text(form: Form, page: Page) -> str:
-    lines = form.question(page, line_width())
+    lines = [form.wording(page)]
     for number, (label, about) in enumerate(page.options, 1):
         lines.append(visible(f"  {number} {label}{f' ({about})' if about else ''}"))
     if page.options:

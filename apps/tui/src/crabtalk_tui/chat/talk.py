@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from crabtalk.protocol import wire
+from crabtalk_tui.screen import one_line
 
 from . import commands
 from .commands import Called, Saying
@@ -25,6 +26,7 @@ from .status import State, Status
 from .transcript import Transcript
 
 MOST_WAITING = 16  # turns
+LABEL = 40  # characters of a task
 
 
 class Face(Protocol):
@@ -248,7 +250,7 @@ class Talk:
         if self.session.conversation.is_of(question.agent, question.sender):
             return ""
         name = question.agent.partition(":")[0]
-        task = self.transcript.task_of(question.run_id)
+        task = one_line(self.transcript.task_of(question.run_id), LABEL)
         return f"{name} ({task})" if task else name
 
     def _state(self, *, is_filling: bool) -> State:
