@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,19 @@ class Commands(click.Group):
         except (*known, *AWAY) as error:
             say(f"{NAME}: {error}")
             sys.exit(1)
+        except ExceptionGroup as group:
+            expected, _ = group.split((*known, *AWAY))
+            if expected is None:
+                raise
+            say(f"{NAME}: {first_of(expected)}")
+            sys.exit(1)
+
+
+def first_of(group: ExceptionGroup[Exception]) -> Exception:
+    found: Exception = group
+    while isinstance(found, ExceptionGroup):
+        found = found.exceptions[0]
+    return found
 
 
 class HomeDirectory(click.ParamType[Path]):
@@ -100,7 +114,7 @@ def up(home: Path, verbose: bool) -> None:
     Example:
       crabtalk-web up
     """
-    run(home, verbose, up_until_stopped(home))
+    run(home, verbose, up_until_stopped(home), "web", "relay")
 
 
 async def up_until_stopped(home: Path) -> None:
@@ -114,9 +128,22 @@ async def up_until_stopped(home: Path) -> None:
     async with Relay(relay_config(home, config)) as relay:
         show(f"The page is at {relay.url}")
         credentials = load_credentials(store.credentials)
-        if credentials is None or credentials.relay != relay.url:
+        if credentials is not None and await is_welcome(relay.url, credentials.token):
+            credentials = replace(credentials, relay=relay.url)  # it may have moved
+        else:
             credentials = await paired(store.credentials, relay.url)
         await Gateway(home, credentials, config).run()
+
+
+async def is_welcome(url: str, token: str) -> bool:
+    from .gateway import RelayHttp, RelayRefusedError
+
+    async with RelayHttp(url, token) as relay:
+        try:
+            await relay.get("/v1/account/profile")
+        except RelayRefusedError:
+            return False
+        return True
 
 
 async def paired(path: Path, url: str) -> "Credentials":
@@ -126,6 +153,7 @@ async def paired(path: Path, url: str) -> "Credentials":
     async with RelayHttp(url) as relay:
         while True:
             pairing = Pairing(relay)
+            await pairing.ask()  # a link is of use only once the relay knows of it
             show(f"Open this on your device, or scan it:\n\n  {pairing.link}\n")
             show(qr_code(pairing.link))
             show(f"An app that scans terminals takes {pairing.app_link}")
@@ -173,7 +201,7 @@ def gateway(home: Path, verbose: bool) -> None:
     from .gateway import Gateway
 
     config, credentials = settings(home)
-    run(home, verbose, Gateway(home, credentials, config).run())
+    run(home, verbose, Gateway(home, credentials, config).run(), "web")
 
 
 @main.command()
@@ -192,7 +220,7 @@ def relay(home: Path, verbose: bool, port: int | None) -> None:
 
     config = load_config(Store(home).config)
     Store(home).prepare()
-    run(home, verbose, relay_until_stopped(relay_config(home, config, port)), name="relay")
+    run(home, verbose, relay_until_stopped(relay_config(home, config, port)), "relay")
 
 
 async def relay_until_stopped(config: "RelayConfig") -> None:
@@ -339,14 +367,16 @@ def relay_config(home: Path, config: "GatewayConfig", port: int | None = None) -
     )
 
 
-def run(home: Path, verbose: bool, work: Coroutine[Any, Any, None], name: str = "web") -> None:
-    """In the foreground, the only one of its name in this home, with a log of its own."""
+def run(home: Path, verbose: bool, work: Coroutine[Any, Any, None], *names: str) -> None:
+    """In the foreground, the only one of these names in this home, with a log of its own."""
     from crabtalk.component import ComponentError, Place, start_log
 
-    place = Place(home, name)
+    places = [Place(home, name) for name in names]
     try:
-        with place.taken():
-            start_log(place.log, verbose=verbose)
+        with ExitStack() as stack:
+            for place in places:
+                stack.enter_context(place.taken())
+            start_log(places[0].log, verbose=verbose)
             with_loop(until_stopped(work))
     except ComponentError:
         work.close()

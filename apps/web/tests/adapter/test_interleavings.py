@@ -115,9 +115,11 @@ def test_every_word_is_told_once_and_in_its_place(
 
 
 def closing(envelopes: list[Envelope]) -> list[Envelope]:
-    """The last of them, from where nothing but ends comes."""
+    """Those before and with the end of the turn, from where nothing but ends comes; what has waited
+    for it may follow."""
+    over = next(n for n, envelope in enumerate(envelopes) if isinstance(envelope.ev, TurnEnd))
     ends: list[Envelope] = []
-    for envelope in reversed(envelopes):
+    for envelope in reversed(envelopes[: over + 1]):
         if not isinstance(envelope.ev, ToolCallEnd | Stop | TurnEnd):
             break
         ends.insert(0, envelope)
@@ -226,10 +228,11 @@ def test_a_gateway_that_comes_back_at_once_goes_on_as_if_it_had_never_been_away(
     turns: list[Plan], chance: Random, point: int
 ) -> None:
     """But for words that were not journalled yet, and work in the background of a task: envelopes
-    do not say which run a task is."""
+    do not say which run a task is, and calls do only where no two have one id."""
     straight, broken = Session(), Session()
     turns = [in_foreground(turn, but=True) for turn in turns]
-    for number, heard in enumerate(log_of(turns, chance)):
+    log = World(chance, has_unique_ids=True).carry_out(turns)
+    for number, heard in enumerate(log):
         if number == point:
             broken.adapter = Adapter(SESSION, history=broken.envelopes)
         for session in (straight, broken):

@@ -25,10 +25,8 @@ def test_a_short_text_is_one_piece_without_the_line_ends_around_it() -> None:
 
 @pytest.mark.req("adapter.text.early")
 def test_a_piece_ends_between_paragraphs() -> None:
-    assert [len(p) for p in pieces(*[WORDS] * 3, "\n", WORDS)] == [
-        len(WORDS) * 3 - 1,
-        len(WORDS) - 1,
-    ]
+    found = pieces(*[WORDS] * 5, "\n", WORDS)
+    assert [len(piece) for piece in found] == [len(WORDS) * 5 - 1, len(WORDS) - 1]
 
 
 @pytest.mark.req("adapter.text.early")

@@ -14,6 +14,7 @@ from apps.web.tests.adapter.session import (
     child_of,
     delegated,
     returned,
+    told,
 )
 from crabtalk_web.adapter import Adapter
 from crabtalk_web.adapter.adapter import LOST, UNSEEN
@@ -202,6 +203,22 @@ def test_usage_of_calls_goes_with_the_next_words_or_with_the_end() -> None:
     assert end.usage == Usage(input_tokens=0, output_tokens=2, cache_read_input_tokens=20)
 
 
+@pytest.mark.req("adapter.usage")
+def test_usage_waits_for_words_of_the_agent_it_is_of() -> None:
+    session = begun()
+    session.hear(called(LATER))
+    session.hear(returned("K", STARTED))
+    session.hear(Used(10, 1))
+    inside = child_of("run", "K")
+    session.hear(Piece("Looking"), "child", **inside)
+    session.hear(called(call("k")), "child", **inside)
+    session.hear(Used(99, 9), "child", **inside)
+    session.hear(Piece("Done."))
+    session.hear(DONE)
+    used = {str(e.ev): e.usage for e in session.envelopes if e.usage}
+    assert used == {str(Text(text="Done.")): Usage(input_tokens=10, output_tokens=1)}
+
+
 # ── Ends ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -286,16 +303,21 @@ def test_a_kill_closes_calls_of_tasks_tasks_and_then_the_turn() -> None:
 @pytest.mark.req("adapter.lost")
 def test_a_lost_connection_closes_the_turn_as_failed_and_what_follows_is_another() -> None:
     session = begun()
-    session.hear(called(call("k")))
+    session.hear(called(call("k"), delegated("K", {"message": "dig"})))
+    session.hear(Piece("Dig"), "child", **child_of("run", "K"))
     session.take(session.adapter.lose(5000))
-    assert session.told[2:] == [
+    assert session.told[4:] == [
+        "text[A] Dig",
         f"service {LOST}",
+        "stop[A]",
         "tool-call-end k",
+        "tool-call-end K:0",
         "turn-end failed",
     ]
+    assert session.hear(DONE, "child", **child_of("run", "K")) == []
     session.hear(Piece("still here"))
     session.hear(DONE)
-    assert session.told[5:] == ["turn-start", "text still here", "turn-end completed"]
+    assert session.told[10:] == ["turn-start", "text still here", "turn-end completed"]
     assert session.take(session.adapter.lose(9000)) == []
 
 
@@ -511,6 +533,19 @@ def test_a_task_that_fails_says_so(ended: Ended, result: str, is_error: bool) ->
     assert (end.ev.result, end.ev.is_error) == (result, is_error)
 
 
+@pytest.mark.req("adapter.delegation")
+def test_the_words_of_a_task_that_is_over_are_not_told() -> None:
+    session = begun()
+    session.hear(called(delegated("K", {"message": "dig"})))
+    session.hear(returned("K", "refused", is_error=True))
+    inside = child_of("run", "K")
+    assert session.hear(Piece("late"), "child", **inside) == []
+    assert session.hear(called(call("k")), "child", **inside) == []
+    assert session.hear(DONE, "child", **inside) == []
+    session.hear(DONE)
+    assert session.told[-1] == "turn-end completed"
+
+
 @pytest.mark.req("adapter.delegation.nested")
 def test_tasks_within_tasks_each_have_an_agent_of_their_own() -> None:
     session = begun()
@@ -586,6 +621,16 @@ def test_those_who_wait_are_bounded_and_the_oldest_make_room() -> None:
 
 
 @pytest.mark.req("adapter.orphans")
+def test_room_is_free_again_once_those_who_waited_are_told() -> None:
+    session = begun()
+    for number in range(3):
+        key = f"K{number}"
+        session.hear(Piece("x" * 3_000_000), f"child-{number}", **child_of("run", key))
+        session.hear(called(delegated(key, {"message": "look"})))
+    assert session.adapter.statistics()["dropped"] == 0
+
+
+@pytest.mark.req("adapter.orphans")
 def test_those_who_wait_in_vain_go_with_the_turn() -> None:
     session = begun()
     session.hear(Piece("x"), "child", **child_of("run", "never called"))
@@ -620,6 +665,16 @@ def test_a_task_in_the_background_ends_its_call_at_once_and_goes_on() -> None:
 
 
 @pytest.mark.req("adapter.background")
+def test_one_that_was_refused_stops_at_once() -> None:
+    session = begun()
+    session.hear(called(LATER))
+    session.hear(returned("K", "too many", is_error=True))
+    assert session.told[-2:] == ["stop[A]", "tool-call-end K:0"]
+    session.hear(DONE)
+    assert session.adapter.statistics()["background"] == 0
+
+
+@pytest.mark.req("adapter.background")
 @pytest.mark.parametrize(
     ("ended", "report"),
     [
@@ -629,8 +684,9 @@ def test_a_task_in_the_background_ends_its_call_at_once_and_goes_on() -> None:
     ],
 )
 @pytest.mark.parametrize("heard_before", [True, False])
-def test_one_that_outlives_its_turn_is_reported_in_a_turn_of_its_own(
-    ended: Ended, report: str, heard_before: bool
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_one_that_outlives_its_turn_is_reported_in_the_next_or_in_one_of_its_own(
+    ended: Ended, report: str, heard_before: bool, is_busy: bool
 ) -> None:
     session = begun()
     inside = child_of("run", "K")
@@ -640,20 +696,15 @@ def test_one_that_outlives_its_turn_is_reported_in_a_turn_of_its_own(
         session.hear(Piece("Looking"), "child", **inside)
     session.hear(DONE)
     assert session.told[-2:] == ["stop[A]", "turn-end completed"]
-    session.hear(Began("next"), "other")
+    if is_busy:
+        session.hear(Began("next"), "other")
     session.hear(Piece("hm", thinking=True), "child", **inside)
     session.hear(Piece("Found "), "child", **inside)
     session.hear(Piece("it."), "child", **inside)
     session.hear(Piece("grandchildren are not told of"), "below", **child_of("child", "L"))
-    before = len(session.envelopes)
-    assert session.hear(ended, "child", **inside) == []
-    session.hear(DONE, "other")
-    assert session.told[before:] == [
-        "turn-end completed",
-        "turn-start",
-        f"service {report}",
-        "turn-end completed",
-    ]
+    found = told(session.hear(ended, "child", **inside))
+    inside_of = ([], []) if is_busy else (["turn-start"], ["turn-end completed"])
+    assert found == [*inside_of[0], f"service {report}", *inside_of[1]]
     assert session.hear(ended, "child", **inside) == []
 
 
@@ -728,10 +779,10 @@ MEGABYTE = 1_000_000
 
 
 @pytest.mark.req("adapter.text.size")
-@pytest.mark.parametrize("letter", ["x", "\x00", '"', "🦀", "\ud800"])
+@pytest.mark.parametrize("letter", ["x", "\x00", '"', "🦀", "`"])
 def test_a_megabyte_of_anything_anywhere_comes_in_envelopes_that_travel(letter: str) -> None:
     session = Session()
-    big = (letter * MEGABYTE).encode(errors="replace").decode()
+    big = letter * MEGABYTE
     session.hear(Began(big))
     session.hear(Piece(big))
     session.hear(Piece(big, thinking=True))
@@ -748,8 +799,8 @@ def test_a_megabyte_of_anything_anywhere_comes_in_envelopes_that_travel(letter: 
 
 
 @pytest.mark.req("adapter.tools.arguments")
-def test_arguments_that_are_no_json_and_texts_that_are_no_unicode_are_told_all_the_same() -> None:
-    session = begun("a\ud800b")
+def test_arguments_that_are_no_json_or_no_unicode_are_told_all_the_same() -> None:
+    session = begun()
     for number, text in enumerate(['{"a": NaN}', '{"a": "\\udc00"}', "\ud800", "[" * 9999]):
         session.hear(called(Call(f"k{number}", "x\ud800", text)))
     session.hear(DONE)
@@ -779,6 +830,22 @@ def test_a_turn_that_is_accepted_while_another_runs_follows_it() -> None:
         "text second",
         "turn-end completed",
     ]
+
+
+@pytest.mark.req("adapter.waiting")
+def test_the_feed_may_be_ahead_of_a_stream_by_a_turn() -> None:
+    session = Session()
+    session.hear(Began("one"), "r1", is_streamed=True)
+    session.hear(Began("two"), "r2")
+    session.hear(Piece("second"), "r2")
+    session.hear(DONE, "r2")
+    session.hear(Piece("first"), "r1", is_streamed=True)
+    session.hear(DONE, "r1", is_streamed=True)
+    assert [word for word in session.told if word.startswith("text")] == [
+        "text first",
+        "text second",
+    ]
+    assert "turn-end failed" not in session.told
 
 
 @pytest.mark.req("adapter.missed")
@@ -885,6 +952,29 @@ def test_a_turn_that_ended_meanwhile_is_closed_after_a_restart(guest: str) -> No
     # And what is heard of it after that is another turn.
     restarted(session).hear(Piece("wait"))
     assert session.told[-1] == "turn-start"
+
+
+@pytest.mark.req("adapter.background")
+@pytest.mark.req("adapter.resumed")
+def test_a_task_in_the_background_goes_on_after_a_restart() -> None:
+    session = begun()
+    session.hear(called(LATER))
+    restarted(session)
+    session.hear(returned("K", STARTED))
+    session.hear(Piece("On it."), "child", **child_of("run", "K"))
+    session.hear(DONE, "child", **child_of("run", "K"))
+    assert session.told[-3:] == ["tool-call-end K:0", "text[A] On it.", "stop[A]"]
+
+
+@pytest.mark.req("adapter.resumed")
+def test_a_task_within_a_task_is_told_by_its_call_after_a_restart() -> None:
+    session = begun()
+    session.hear(called(TWO))
+    session.hear(called(delegated("L", {"message": "deep"})), "child", **child_of("run", "K", 1))
+    restarted(session)
+    session.hear(Piece("deeper"), "grandchild", **child_of("child", "L"))
+    session.hear(DONE, "grandchild", **child_of("child", "L"))
+    assert session.told[-3:] == ["text[C] deeper", "stop[C]", "tool-call-end[B] L:0"]
 
 
 @pytest.mark.req("adapter.background")

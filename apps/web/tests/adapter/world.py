@@ -109,10 +109,13 @@ class Running:
 class World:
     """Carries turns out one after the other; what they delegate goes on beside them."""
 
-    def __init__(self, chance: Random, *, kill_at: int | None = None) -> None:
+    def __init__(
+        self, chance: Random, *, kill_at: int | None = None, has_unique_ids: bool = False
+    ) -> None:
         self.log: list[Heard] = []
         self._chance = chance
         self._kill_at = kill_at
+        self._has_unique_ids = has_unique_ids
         self._running: list[Running] = []
         self._count = 0
 
@@ -194,7 +197,8 @@ class World:
 
     def _work(self, me: Running, step: Step, number: int) -> Iterator[AnyHappening | None]:
         # Some models number their calls anew in every step.
-        ids = [f"call_{place}" for place in range(len(step.work))]
+        of = f"{me.run}_{number}_" if self._has_unique_ids else ""
+        ids = [f"call_{of}{place}" for place in range(len(step.work))]
         yield Called(
             tuple(Call(key, w.name, arguments(w)) for key, w in zip(ids, step.work, strict=True))
         )

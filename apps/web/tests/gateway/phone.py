@@ -233,6 +233,9 @@ class Phone:
         if self._io is not None:
             with suppress(Exception):
                 await self._io.shutdown()
+            http = self._io.eio.http  # its own, which it forgets when it was cancelled meanwhile
+            if http is not None and not http.closed:
+                await http.close()
             self._io = None
 
     async def _hear(self, name: str, payload: Any = None) -> None:

@@ -5,8 +5,9 @@ import asyncio
 import random
 import time
 from collections import Counter
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,12 +20,22 @@ from crabtalk_web.stream import Envelope, ToolCallEnd, ToolCallStart, TurnEnd, T
 from tests.daemon.served import Served, served, told
 
 ROUND = 60.0
+# What the journal says when: a text has come from the relay, the daemon is about to be told, it was
+# told, a turn has begun or ended and the relay is about to be told.
+MOMENTS = {
+    "read": b'"inbound"',
+    "trying": b'"type":"Trying"',
+    "handed": b'"type":"Handed"',
+    "begun": b'"turn-start"',
+    "ended": b'"turn-end"',
+}
 
 
 @dataclass
 class Report:
     rounds: int = 0
     kills: Counter[str] = field(default_factory=Counter)
+    moments: Counter[str] = field(default_factory=Counter)
     turns: int = 0
     envelopes: int = 0
     took: float = 0.0
@@ -33,7 +44,7 @@ class Report:
         kills = ", ".join(f"{who} {count}" for who, count in sorted(self.kills.items()))
         return (
             f"{self.rounds} rounds in {self.took:.1f} s: {self.turns} turns,"
-            f" {self.envelopes} envelopes; killed {kills}"
+            f" {self.envelopes} envelopes; killed {kills}; {dict(self.moments)}"
         )
 
 
@@ -88,8 +99,10 @@ class Siege:
 
     async def _round(self, number: int) -> None:
         """People talk, somebody is killed meanwhile and comes back."""
+        kind = self._random.choice(["time", *MOMENTS])
+        seen = self._seen(kind)
         talking = asyncio.ensure_future(self._talk())
-        await asyncio.sleep(self._random.uniform(0, 0.25))
+        await self._moment(kind, seen)
         victims = self._random.choice(
             [(self._gateway,), (self._gateway,), (self._relay,), (self._gateway, self._relay)]
         )
@@ -101,9 +114,28 @@ class Siege:
             await victim.start()
         await talking
         if self._random.random() < 0.5:
-            # Sometimes killed again while it is still coming to itself.
-            await asyncio.sleep(self._random.uniform(0.3, 1.0))
+            # Else it is killed again while it is still coming to itself.
+            await asyncio.sleep(self._random.uniform(0.1, 0.7))
         self.report.rounds = number + 1
+
+    async def _moment(self, kind: str, seen: int) -> None:
+        """Some time, or the very moment at which something is written down, or a little later."""
+        if kind == "time":
+            await asyncio.sleep(self._random.uniform(0, 0.25))
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.5):  # nobody may have said anything on the phone
+                while self._seen(kind) <= seen:
+                    await asyncio.sleep(0.001)
+                self.report.moments[kind] += 1
+        await asyncio.sleep(self._random.choice([0, 0, 0.002, 0.01]))
+
+    def _seen(self, kind: str) -> int:
+        """How often it was written down."""
+        if kind == "time":
+            return 0
+        journals = Store(self._daemon.home).journal.glob("*.jsonl")
+        return sum(path.read_bytes().count(MOMENTS[kind]) for path in journals)
 
     async def _talk(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -126,11 +158,8 @@ class Siege:
         for agent, session in self._sessions.items():
             said, typed = self._said[agent], self._typed[agent]
             expected = [f"answer {number_of(text)}" for text in (*said, *typed)]
-            envelopes = await self._phone.until(
-                session,
-                lambda found, count=len(expected): is_settled(found, count),  # type: ignore[misc]
-                patience=40,
-            )
+            is_done = partial(is_settled, turns=len(expected))
+            envelopes = await self._phone.until(session, is_done, patience=40)
             in_order(envelopes)
             page = await self._client.list_messages(agent, limit=5000)
             users = [m.content for m in page.messages if m.role == "user"]

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,11 @@ from apps.web.tests.gateway.phone import (
     texts,
 )
 from apps.web.tests.gateway.world import world
+from crabtalk_web.sealing import from_base64, unwrap_key
 from tests.daemon.served import told
 
 
-@pytest.mark.req("web.gateway.metadata")
+@pytest.mark.req("gateway.metadata")
 async def test_a_session_says_what_it_is_and_what_it_can_do(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.daemon.client() as client:
         await told(client.stream("crab", "!say hello"))
@@ -41,25 +43,12 @@ async def test_a_session_says_what_it_is_and_what_it_can_do(tmp_path: Path) -> N
         assert set(told_of["capabilities"]["rpcMethods"]) >= {"abort", "communication"}
 
 
-@pytest.mark.req("web.gateway.metadata")
+@pytest.mark.req("gateway.metadata")
 async def test_what_a_device_keeps_in_the_metadata_stays_there(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.daemon.client() as client:
         session = await w.phone.session()
         await w.phone.connect()
-        assert w.phone._io is not None
-        async with asyncio.timeout(20):
-            version = 0
-            while True:
-                changed = {**session.metadata, "permissionMode": "plan"}
-                told_of = {
-                    "sid": session.id,
-                    "metadata": session.sealer.seal(changed),
-                    "expectedVersion": version,
-                }
-                answer = await w.phone._io.call("update-metadata", told_of)
-                if answer["result"] == "success":
-                    break
-                version = answer["version"]
+        await change_metadata(w.phone, session, permissionMode="plan")
         await told(client.stream("crab", "!say hello"))
         await client.set_title("crab", "Plans")
         await w.phone.say(session, "!say more")
@@ -69,14 +58,31 @@ async def test_what_a_device_keeps_in_the_metadata_stays_there(tmp_path: Path) -
         assert session.metadata["permissionMode"] == "plan"
 
 
-@pytest.mark.req("web.gateway.agents")
+async def change_metadata(device: Phone, session: Session, **changes: Any) -> None:
+    """As an app does it: on top of what is there."""
+    assert device._io is not None
+    version, metadata = 0, session.metadata
+    async with asyncio.timeout(20):
+        while True:
+            told_of = {
+                "sid": session.id,
+                "metadata": session.sealer.seal({**metadata, **changes}),
+                "expectedVersion": version,
+            }
+            answer = await device._io.call("update-metadata", told_of)
+            if answer["result"] == "success":
+                return
+            version, metadata = answer["version"], session.sealer.open(answer["metadata"])
+
+
+@pytest.mark.req("gateway.agents")
 async def test_there_is_a_session_for_every_agent_from_the_start(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await w.phone.session("crab")
         await w.phone.session("owl")
 
 
-@pytest.mark.req("web.gateway.agents")
+@pytest.mark.req("gateway.agents")
 async def test_without_announcing_a_session_comes_with_the_first_word(tmp_path: Path) -> None:
     async with world(tmp_path, announce_agents=False) as w, w.daemon.client() as client:
         assert await w.phone.sessions() == []
@@ -85,29 +91,24 @@ async def test_without_announcing_a_session_comes_with_the_first_word(tmp_path: 
         assert texts(in_order(await w.phone.until_ended(session))) == ["hoo"]
 
 
-@pytest.mark.req("web.gateway.presence")
+@pytest.mark.req("gateway.presence")
 async def test_devices_see_at_once_that_an_agent_is_at_work(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
         await w.phone.connect()
         await w.phone.say(session, "!wait\n!say done")
 
-        def is_activity(thinking: bool) -> "object":
-            return lambda name, it: (
-                name == "ephemeral"
-                and it.get("type") == "activity"
-                and it["id"] == session.id
-                and it["thinking"] is thinking
-            )
+        def is_activity(name: str, it: Any) -> bool:
+            is_one = name == "ephemeral" and it.get("type") == "activity"
+            return is_one and it["id"] == session.id
 
-        await w.phone.heard(is_activity(True))  # type: ignore[arg-type]
-        w.daemon.model.release()
-        await w.phone.until_ended(session)
+        await w.phone.heard(lambda name, it: is_activity(name, it) and it["thinking"])
         w.phone.told.clear()
-        await w.phone.heard(is_activity(False))  # type: ignore[arg-type]
+        await w.release()
+        await w.phone.heard(lambda name, it: is_activity(name, it) and not it["thinking"])
 
 
-@pytest.mark.req("web.gateway.push")
+@pytest.mark.req("gateway.push")
 async def test_notices_say_nothing_of_what_was_said(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -121,7 +122,7 @@ async def test_notices_say_nothing_of_what_was_said(tmp_path: Path) -> None:
         assert told_of["body"] == "A turn is over."
 
 
-@pytest.mark.req("web.gateway.live")
+@pytest.mark.req("gateway.live")
 async def test_text_can_be_watched_while_it_is_written(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -133,7 +134,7 @@ async def test_text_can_be_watched_while_it_is_written(tmp_path: Path) -> None:
             seen = seen + part["text"] if part["segment"] == segment else part["text"]
             segment, offset = part["segment"], part["offset"] + len(part["text"])
         assert texts(await w.phone.envelopes(session)) == []  # not yet a text of its own
-        w.daemon.model.release()
+        await w.release()
         while "rest" not in seen:
             part = await w.phone.call(session, "watch", segment=segment, offset=offset)
             seen += part["text"]
@@ -142,7 +143,7 @@ async def test_text_can_be_watched_while_it_is_written(tmp_path: Path) -> None:
         assert "".join(texts(envelopes)).split() == seen.split()
 
 
-@pytest.mark.req("web.gateway.rpc.replay")
+@pytest.mark.req("gateway.rpc.replay")
 async def test_a_call_that_is_shown_again_is_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -156,7 +157,7 @@ async def test_a_call_that_is_shown_again_is_refused(tmp_path: Path) -> None:
         assert "cannot be opened" in foreign["error"]
 
 
-@pytest.mark.req("web.gateway.rpc.shell")
+@pytest.mark.req("gateway.rpc.shell")
 @pytest.mark.parametrize("method", ["bash", "readFile", "writeFile", "listDirectory", "ripgrep"])
 async def test_there_are_no_shells_and_no_folders(tmp_path: Path, method: str) -> None:
     async with world(tmp_path) as w:
@@ -172,7 +173,7 @@ async def test_there_are_no_shells_and_no_folders(tmp_path: Path, method: str) -
         assert answer["ok"] is False
 
 
-@pytest.mark.req("web.gateway.kill-session")
+@pytest.mark.req("gateway.kill_session")
 async def test_a_session_that_is_put_away_comes_back_with_the_next_word(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -192,8 +193,40 @@ async def test_a_session_that_is_put_away_comes_back_with_the_next_word(tmp_path
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.req("gateway.kill_session")
+async def test_a_device_may_ask_for_it_in_the_metadata_as_well(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        await change_metadata(w.phone, session, lifecycleState="archiveRequested")
+        async with asyncio.timeout(20):
+            while (await w.phone.session()).metadata["lifecycleState"] != "archived":
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.req("gateway.spawn")
+async def test_a_device_that_wants_a_session_of_an_agent_is_shown_the_one_there_is(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        (machine,) = await w.phone.ask("GET", "/v1/machines")
+        wrapped = from_base64(machine["dataEncryptionKey"])
+        assert wrapped is not None
+        key = unwrap_key(w.phone.secret.content_keys.secret, wrapped)
+        assert key is not None
+        as_machine = Session(machine["id"], key)
+        assert as_machine.sealer.open(machine["metadata"])["machineKind"] == "crabtalk"
+        found = await w.phone.call(as_machine, "spawn-happy-session", agent="crab", directory="/")
+        assert found == {"type": "success", "sessionId": session.id}
+        found = await w.phone.call(as_machine, "spawn-happy-session", agent="claude")
+        assert found["type"] == "error"
+        assert "crab" in found["errorMessage"]
+
+
 class Watcher:
-    """A device as an app is one: takes what comes next by the socket, and fetches what is missing."""
+    """A device like an app: takes what comes next by the socket, and fetches what is missing."""
 
     def __init__(self, device: Phone, session: Session) -> None:
         self._device = device
@@ -226,7 +259,7 @@ class Watcher:
             self.seen.append(local_id)
 
 
-@pytest.mark.req("web.gateway.two-devices")
+@pytest.mark.req("gateway.two_devices")
 async def test_two_devices_that_come_and_go_see_the_same_order(tmp_path: Path) -> None:
     async with world(tmp_path) as w, phone(w.phone.url, w.phone.secret) as other:
         session = await w.phone.session()

@@ -74,7 +74,7 @@ def png(width: int = 40, height: int = 20) -> bytes:
     return data.getvalue()
 
 
-@pytest.mark.req("web.gateway.files.in")
+@pytest.mark.req("gateway.files.in")
 async def test_a_file_of_the_phone_is_where_the_agent_is_told(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -93,7 +93,7 @@ async def test_a_file_of_the_phone_is_where_the_agent_is_told(tmp_path: Path) ->
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.req("web.gateway.files.in")
+@pytest.mark.req("gateway.files.in")
 async def test_a_file_that_cannot_be_had_does_not_stop_the_text(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -108,7 +108,7 @@ async def test_a_file_that_cannot_be_had_does_not_stop_the_text(tmp_path: Path) 
         assert texts(await w.phone.until_ended(session)) == ["anyway"]
 
 
-@pytest.mark.req("web.gateway.files.out")
+@pytest.mark.req("gateway.files.out")
 async def test_a_file_of_the_agent_reaches_the_phone_with_its_placeholder(tmp_path: Path) -> None:
     async with world(tmp_path, hooks={"sending": Sending()}) as w:
         (tmp_path / "work" / "red.png").write_bytes(png())
@@ -122,7 +122,7 @@ async def test_a_file_of_the_agent_reaches_the_phone_with_its_placeholder(tmp_pa
         assert await w.phone.download(session, file.ref) == png()
 
 
-@pytest.mark.req("web.gateway.files.out")
+@pytest.mark.req("gateway.files.out")
 async def test_nothing_outside_of_the_directory_is_sent(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
     async with world(tmp_path, hooks={"sending": Sending()}) as w:
@@ -139,7 +139,7 @@ async def test_nothing_outside_of_the_directory_is_sent(tmp_path: Path) -> None:
         assert "file" not in kinds(envelopes), story(envelopes)
 
 
-@pytest.mark.req("web.gateway.thumbhash")
+@pytest.mark.req("gateway.thumbhash")
 @pytest.mark.parametrize("name", REFERENCE)
 def test_a_placeholder_is_what_others_make_of_the_same_image(name: str) -> None:
     width, height, pixel, expected = REFERENCE[name]
@@ -158,7 +158,7 @@ def nibbles(data: bytes) -> list[int]:
     return [nibble for byte in data for nibble in (byte & 15, byte >> 4)]
 
 
-@pytest.mark.req("web.gateway.thumbhash")
+@pytest.mark.req("gateway.thumbhash")
 def test_a_picture_that_is_none_has_no_placeholder() -> None:
     from msgspec import UNSET
 

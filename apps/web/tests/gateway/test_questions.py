@@ -50,7 +50,7 @@ async def settled(device: Phone, name: str, key: str) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.req("web.gateway.questions")
+@pytest.mark.req("gateway.questions")
 async def test_the_first_device_answers_and_the_second_is_told_so(tmp_path: Path) -> None:
     async with world(tmp_path) as w, phone(w.phone.url, w.phone.secret) as other:
         session = await w.phone.session()
@@ -88,7 +88,7 @@ async def test_the_first_device_answers_and_the_second_is_told_so(tmp_path: Path
         await w.phone.heard(lambda kind, it: kind == "ephemeral" and it.get("kind") == "question")
 
 
-@pytest.mark.req("web.gateway.questions")
+@pytest.mark.req("gateway.questions")
 async def test_plain_words_answer_what_is_being_asked(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -103,7 +103,7 @@ async def test_plain_words_answer_what_is_being_asked(tmp_path: Path) -> None:
         assert said == [ASK]
 
 
-@pytest.mark.req("web.gateway.questions")
+@pytest.mark.req("gateway.questions")
 async def test_an_abort_gives_the_question_up(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -118,7 +118,7 @@ async def test_an_abort_gives_the_question_up(tmp_path: Path) -> None:
         assert told == {"error": "already answered"}
 
 
-@pytest.mark.req("web.gateway.questions")
+@pytest.mark.req("gateway.questions")
 async def test_a_call_that_needs_a_yes_is_asked_about_on_the_phone(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "You are crab."\napprove = ["bash"]\n'}
     async with world(tmp_path, agents=agents) as w:
@@ -134,7 +134,7 @@ async def test_a_call_that_needs_a_yes_is_asked_about_on_the_phone(tmp_path: Pat
         assert any("allowed" in e.ev.result for e in envelopes if isinstance(e.ev, ToolCallEnd))
 
 
-@pytest.mark.req("web.gateway.questions")
+@pytest.mark.req("gateway.questions")
 async def test_apps_that_know_only_permissions_are_asked_their_way(tmp_path: Path) -> None:
     async with world(tmp_path, compat=True) as w:
         session = await w.phone.session()
@@ -152,7 +152,7 @@ async def test_apps_that_know_only_permissions_are_asked_their_way(tmp_path: Pat
         assert done["status"] == "approved"
 
 
-@pytest.mark.req("web.gateway.questions")
+@pytest.mark.req("gateway.questions")
 async def test_a_question_survives_the_gateway(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()

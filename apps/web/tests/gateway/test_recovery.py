@@ -8,12 +8,17 @@ import pytest
 from apps.web.tests.gateway.phone import Phone, endings, in_order, kinds, phone, texts
 from apps.web.tests.gateway.world import let_in, world
 from crabtalk.daemon.feed import FeedLimits
+from crabtalk.daemon.server import DaemonServer
+from crabtalk.transport import Door, Limits, Listener, RunFiles, listen_unix
 from crabtalk_web.gateway import Store
-from crabtalk_web.stream import ToolCallEnd
-from tests.daemon.served import calling, told
+from crabtalk_web.relay import Limits as RelayLimits
+from crabtalk_web.relay import Relay, RelayConfig
+from crabtalk_web.sealing import to_base64
+from crabtalk_web.stream import Envelope, Service, ToolCallEnd
+from tests.daemon.served import calling, served, told
 
 
-@pytest.mark.req("web.gateway.catch-up")
+@pytest.mark.req("gateway.catch_up")
 async def test_turns_while_the_gateway_was_away_are_told_when_it_is_back(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.daemon.client() as client:
         session = await w.phone.session()
@@ -30,7 +35,7 @@ async def test_turns_while_the_gateway_was_away_are_told_when_it_is_back(tmp_pat
         assert endings(envelopes) == ["completed"] * 3
 
 
-@pytest.mark.req("web.gateway.catch-up")
+@pytest.mark.req("gateway.catch_up")
 async def test_a_turn_that_goes_on_without_the_gateway_is_told_to_its_end(tmp_path: Path) -> None:
     script = "\n!then\n".join(
         [
@@ -56,7 +61,7 @@ async def test_a_turn_that_goes_on_without_the_gateway_is_told_to_its_end(tmp_pa
         assert endings(envelopes) == ["completed"]
 
 
-@pytest.mark.req("web.gateway.reattach")
+@pytest.mark.req("gateway.reattach")
 async def test_a_turn_that_still_runs_is_taken_up_again(tmp_path: Path) -> None:
     script = "\n!then\n".join(
         ['!say a\n!tool bash {"command": "while ! test -e go; do sleep 0.02; done"}', "!say b"]
@@ -75,7 +80,7 @@ async def test_a_turn_that_still_runs_is_taken_up_again(tmp_path: Path) -> None:
         assert texts(in_order(await w.phone.until_ended(session, 2))) == ["a", "b", "c"]
 
 
-@pytest.mark.req("web.gateway.reattach")
+@pytest.mark.req("gateway.reattach")
 async def test_a_turn_that_was_cut_off_meanwhile_is_closed(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.daemon.client() as client:
         session = await w.phone.session()
@@ -91,7 +96,7 @@ async def test_a_turn_that_was_cut_off_meanwhile_is_closed(tmp_path: Path) -> No
         assert endings(envelopes) == ["failed"]
 
 
-@pytest.mark.req("web.gateway.missed")
+@pytest.mark.req("gateway.missed")
 async def test_what_the_feed_leaves_out_is_told_from_the_conversation(tmp_path: Path) -> None:
     """With room for a few elements only, a burst of chunks is more than a feed can keep."""
     async with (
@@ -116,10 +121,8 @@ async def test_what_the_feed_leaves_out_is_told_from_the_conversation(tmp_path: 
         assert len(texts(envelopes, "user")) == 5
 
 
-@pytest.mark.req("web.gateway.daemon-away")
+@pytest.mark.req("gateway.daemon_away")
 async def test_a_daemon_that_comes_back_is_followed_again(tmp_path: Path) -> None:
-    from tests.daemon.served import served
-
     async with world(tmp_path) as w:
         session = await w.phone.session()
         await w.phone.say(session, "!say before")
@@ -132,7 +135,116 @@ async def test_a_daemon_that_comes_back_is_followed_again(tmp_path: Path) -> Non
             assert texts(envelopes) == ["before", "after"]
 
 
-@pytest.mark.req("web.gateway.backfill")
+@pytest.mark.req("gateway.daemon_away")
+async def test_a_turn_is_closed_when_the_daemon_stays_away_and_goes_on_if_it_did(
+    tmp_path: Path,
+) -> None:
+    """The daemon lives on, and only its door is shut for a while."""
+    script = "\n!then\n".join(
+        ['!say a\n!tool bash {"command": "while ! test -e go; do sleep 0.02; done"}', "!say b"]
+    )
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.say(session, script)
+        await w.phone.until(session, lambda found: "tool-call-start" in kinds(found))
+        await w.daemon.listener.close()
+        envelopes = in_order(await w.phone.until_ended(session))
+        assert endings(envelopes) == ["failed"]
+        (tmp_path / "work" / "go").touch()
+        again = Listener(DaemonServer(w.daemon.daemon), Limits(drain_timeout=1))
+        again.open(listen_unix(RunFiles.of(w.daemon.home).socket), Door("unix"))
+        try:
+            envelopes = in_order(await w.phone.until_ended(session, 2))
+            assert texts(envelopes) == ["a", "b"]
+            assert endings(envelopes) == ["failed", "completed"]
+            assert kinds(envelopes).count("tool-call-start") == 1
+            await w.phone.say(session, "!say c")
+            assert texts(in_order(await w.phone.until_ended(session, 3))) == ["a", "b", "c"]
+        finally:
+            await again.close()
+
+
+@pytest.mark.req("gateway.compaction")
+async def test_what_was_folded_away_is_said_once(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.session()
+        await told(client.stream("crab", "!say one"))
+        await client.compact("crab")
+        await told(client.stream("crab", "!say two"))
+        envelopes = in_order(await w.phone.until_ended(session, 3))
+        assert folds(envelopes) == 1
+        await w.stop_gateway()
+        await client.compact("crab")
+        await told(client.stream("crab", "!say three"))
+        await w.start_gateway()
+        envelopes = in_order(await w.phone.until_ended(session, 5))
+        assert folds(envelopes) == 2
+        assert texts(envelopes) == ["one", "two", "three"]
+        assert len(texts(envelopes, "user")) == 3
+        await w.stop_gateway()
+        await w.start_gateway()
+        await told(client.stream("crab", "!say four"))
+        envelopes = in_order(await w.phone.until_ended(session, 6))
+        assert folds(envelopes) == 2
+
+
+def folds(envelopes: list[Envelope]) -> int:
+    return sum(isinstance(e.ev, Service) and "Compacted" in e.ev.text for e in envelopes)
+
+
+@pytest.mark.req("gateway.journal.bounded")
+async def test_a_relay_that_is_away_for_long_is_caught_up_with(tmp_path: Path) -> None:
+    """With room for a few envelopes only, the conversation itself is where the rest waits."""
+    async with world(tmp_path, journal_bytes=3000) as w, w.daemon.client() as client:
+        session = await w.phone.session()
+        await w.relay.__aexit__(None, None, None)
+        for number in range(12):
+            await told(client.stream("crab", f"!say {number} {'x' * 400}"))
+        assert w.gateway is not None
+        async with asyncio.timeout(20):
+            while w.gateway.statistics()["unsent"] < 4:
+                await asyncio.sleep(0.02)
+        assert w.gateway.statistics()["unsent"] < 20
+        again = Relay(RelayConfig(tmp_path / "relay", port=w.relay.port, durability="os"))
+        async with again:
+            envelopes = in_order(await w.phone.until_ended(session, 12))
+            said = [text.split()[0] for text in texts(envelopes)]
+            assert said == [str(number) for number in range(12)]
+            assert len(texts(envelopes, "user")) == 12
+            await w.stop_gateway()
+
+
+@pytest.mark.req("gateway.poison")
+async def test_an_envelope_that_the_relay_never_takes_keeps_nobody_back(tmp_path: Path) -> None:
+    limits = RelayLimits(body=40_000)
+    async with world(tmp_path, limits=limits) as w, w.daemon.client() as client:
+        session = await w.phone.session()
+        await told(client.stream("crab", "!say short"))
+        await w.phone.until_ended(session)
+        await told(client.stream("crab", f"!say {'long ' * 12000}"))
+        await told(client.stream("crab", "!say short again"))
+        envelopes = await w.phone.until_ended(session, 3)
+        assert texts(envelopes) == ["short", "short again"]
+
+
+@pytest.mark.req("gateway.deleted")
+async def test_a_session_that_a_device_deleted_comes_back_with_what_is_new(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.session()
+        await told(client.stream("crab", "!say old"))
+        await w.phone.until_ended(session)
+        await w.phone.ask("DELETE", f"/v1/sessions/{session.id}")
+        async with asyncio.timeout(20):
+            while any(one.id == session.id for one in await w.phone.sessions()):
+                await asyncio.sleep(0.02)
+        await told(client.stream("crab", "!say new"))
+        session = await w.phone.session()
+        assert texts(in_order(await w.phone.until_ended(session))) == ["new"]
+        await w.phone.say(session, "!say newer")
+        assert texts(in_order(await w.phone.until_ended(session, 2))) == ["new", "newer"]
+
+
+@pytest.mark.req("gateway.backfill")
 async def test_a_conversation_that_is_older_than_its_session_is_shown_in_it(tmp_path: Path) -> None:
     async with world(tmp_path, starts=False) as w, w.daemon.client() as client:
         for number in range(3):
@@ -144,7 +256,7 @@ async def test_a_conversation_that_is_older_than_its_session_is_shown_in_it(tmp_
         assert texts(envelopes, "user") == ["!say 0", "!say 1", "!say 2"]
 
 
-@pytest.mark.req("web.gateway.keys")
+@pytest.mark.req("gateway.keys")
 async def test_a_gateway_that_lost_its_journals_repeats_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -162,14 +274,12 @@ async def test_a_gateway_that_lost_its_journals_repeats_nothing(tmp_path: Path) 
         ]
 
 
-@pytest.mark.req("web.gateway.keys")
+@pytest.mark.req("gateway.keys")
 async def test_a_machine_paired_in_the_old_way_keeps_no_master_secret(tmp_path: Path) -> None:
     async with world(tmp_path, starts=False) as w:
         w.credentials = await let_in(w.phone, w.phone.url, in_the_old_way=True)
         w.credentials.save(Store(w.daemon.home).credentials)
         kept = Store(w.daemon.home).credentials.read_text()
-        from crabtalk_web.sealing import to_base64
-
         assert to_base64(w.phone.secret.secret) not in kept
         await w.start_gateway()
         session = await w.phone.session()
@@ -177,7 +287,7 @@ async def test_a_machine_paired_in_the_old_way_keeps_no_master_secret(tmp_path: 
         assert texts(await w.phone.until_ended(session)) == ["hello"]
 
 
-@pytest.mark.req("web.gateway.late-device")
+@pytest.mark.req("gateway.late_device")
 async def test_a_device_that_joins_late_pages_all_of_it(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.daemon.client() as client:
         session = await w.phone.session()

@@ -9,7 +9,7 @@ from apps.web.tests.gateway.siege import Siege
 
 @pytest.mark.one_loop
 @pytest.mark.timeout(120)
-@pytest.mark.req("web.gateway.crash")
+@pytest.mark.req("gateway.crash")
 async def test_twenty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     report = await Siege(tmp_path, "twenty").carry_out(20)
     assert report.kills["gateway"] > 5
@@ -19,7 +19,7 @@ async def test_twenty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.one_loop
 @pytest.mark.timeout(600)
-@pytest.mark.req("web.gateway.crash")
+@pytest.mark.req("gateway.crash")
 async def test_a_hundred_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     report = await Siege(tmp_path, "hundred").carry_out(100)
     assert report.rounds == 100

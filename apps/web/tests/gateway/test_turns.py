@@ -11,7 +11,7 @@ from crabtalk_web.stream import Service, Start, Text, ToolCallEnd, ToolCallStart
 from tests.daemon.served import calling, told
 
 
-@pytest.mark.req("web.gateway.turn")
+@pytest.mark.req("gateway.turn")
 async def test_a_phone_says_something_and_sees_the_turn(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -23,7 +23,7 @@ async def test_a_phone_says_something_and_sees_the_turn(tmp_path: Path) -> None:
         assert endings(envelopes) == ["completed"]
 
 
-@pytest.mark.req("web.gateway.mirror")
+@pytest.mark.req("gateway.mirror")
 async def test_a_turn_of_the_terminal_is_mirrored(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.daemon.client() as client:
         session = await w.phone.session()
@@ -37,7 +37,7 @@ async def test_a_turn_of_the_terminal_is_mirrored(tmp_path: Path) -> None:
         assert texts(envelopes, "user") == ["!say from the terminal"]
 
 
-@pytest.mark.req("web.gateway.mirror")
+@pytest.mark.req("gateway.mirror")
 async def test_other_senders_stay_to_themselves(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.daemon.client() as client:
         session = await w.phone.session()
@@ -47,7 +47,7 @@ async def test_other_senders_stay_to_themselves(tmp_path: Path) -> None:
         assert texts(envelopes) == ["for you"]
 
 
-@pytest.mark.req("web.gateway.turn")
+@pytest.mark.req("gateway.turn")
 async def test_tools_are_shown_with_their_results(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -60,7 +60,7 @@ async def test_tools_are_shown_with_their_results(tmp_path: Path) -> None:
         assert "hi" in end.result
 
 
-@pytest.mark.req("web.gateway.delegates")
+@pytest.mark.req("gateway.delegates")
 async def test_delegated_tasks_are_nested_with_their_own_tools(tmp_path: Path) -> None:
     inner = calling([("delegate", {"tasks": [{"message": "!say innermost"}]})])
     outer = calling(
@@ -82,7 +82,7 @@ async def test_delegated_tasks_are_nested_with_their_own_tools(tmp_path: Path) -
         assert endings(envelopes) == ["completed"]
 
 
-@pytest.mark.req("web.gateway.guest")
+@pytest.mark.req("gateway.guest")
 async def test_a_guest_speaks_under_its_own_name(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -95,7 +95,7 @@ async def test_a_guest_speaks_under_its_own_name(tmp_path: Path) -> None:
         assert envelopes[2].subagent == envelopes[1].subagent
 
 
-@pytest.mark.req("web.gateway.abort")
+@pytest.mark.req("gateway.abort")
 async def test_an_abort_cancels_the_turn_and_closes_what_is_open(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -111,7 +111,7 @@ async def test_an_abort_cancels_the_turn_and_closes_what_is_open(tmp_path: Path)
         assert endings(envelopes) == ["cancelled", "completed"]
 
 
-@pytest.mark.req("web.gateway.abort")
+@pytest.mark.req("gateway.abort")
 async def test_a_kill_from_elsewhere_is_a_cancelled_turn_too(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.daemon.client() as client:
         session = await w.phone.session()
@@ -122,7 +122,7 @@ async def test_a_kill_from_elsewhere_is_a_cancelled_turn_too(tmp_path: Path) -> 
         assert endings(in_order(await w.phone.until_ended(session))) == ["cancelled"]
 
 
-@pytest.mark.req("web.gateway.failure")
+@pytest.mark.req("gateway.failure")
 async def test_a_failure_is_told_and_the_turn_has_failed(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -133,7 +133,7 @@ async def test_a_failure_is_told_and_the_turn_has_failed(tmp_path: Path) -> None
         assert any("no such thing" in text for text in services), story(envelopes)
 
 
-@pytest.mark.req("web.gateway.failure")
+@pytest.mark.req("gateway.failure")
 async def test_what_the_daemon_refuses_is_told_and_not_tried_again(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -144,7 +144,7 @@ async def test_what_the_daemon_refuses_is_told_and_not_tried_again(tmp_path: Pat
         assert texts(await w.phone.until_ended(session, 2)) == ["fine"]
 
 
-@pytest.mark.req("web.gateway.queue")
+@pytest.mark.req("gateway.queue")
 async def test_what_is_said_meanwhile_waits_and_says_so_once(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
@@ -153,13 +153,13 @@ async def test_what_is_said_meanwhile_waits_and_says_so_once(tmp_path: Path) -> 
         await w.phone.say(session, "!say second")
         await w.phone.until(session, lambda found: "service" in kinds(found))
         await w.phone.say(session, "!say third")
-        w.daemon.model.release()
+        await w.release()
         envelopes = in_order(await w.phone.until_ended(session, 3))
         assert texts(envelopes) == ["first", "second", "third"]
         assert texts(envelopes, "user") == []
 
 
-@pytest.mark.req("web.gateway.steer")
+@pytest.mark.req("gateway.steer")
 async def test_it_may_be_said_into_the_turn_instead(tmp_path: Path) -> None:
     async with world(tmp_path, while_busy="steer") as w:
         session = await w.phone.session()
@@ -180,7 +180,7 @@ async def test_it_may_be_said_into_the_turn_instead(tmp_path: Path) -> None:
         assert endings(envelopes) == ["completed"]
 
 
-@pytest.mark.req("web.gateway.inbound")
+@pytest.mark.req("gateway.inbound")
 async def test_every_way_to_say_something_reaches_the_agent_once(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()

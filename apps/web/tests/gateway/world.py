@@ -9,7 +9,7 @@ from typing import Any
 
 from apps.web.tests.gateway.phone import Phone, phone
 from crabtalk_web.gateway import Credentials, Gateway, GatewayConfig, Pairing, RelayHttp, Store
-from crabtalk_web.relay import Relay, RelayConfig
+from crabtalk_web.relay import Limits, Relay, RelayConfig
 from tests.daemon.served import PATIENCE, Served, served
 
 AGENTS = {
@@ -31,12 +31,20 @@ class World:
 
     async def start_gateway(self, **config: Any) -> Gateway:
         self.config = GatewayConfig(**{**plain(self.config), **config})
-        self.gateway = Gateway(self.daemon.home, self.credentials, self.config)
+        self.gateway = Gateway(
+            self.daemon.home, self.credentials, self.config, grace=0.5, audit_every=1.0
+        )
         self.task = asyncio.ensure_future(self.gateway.run())
         async with asyncio.timeout(PATIENCE):
             await self.gateway.is_following.wait()
             await self.gateway.is_connected.wait()
         return self.gateway
+
+    async def release(self) -> None:
+        """Has the model go on, once it waits."""
+        async with asyncio.timeout(PATIENCE):
+            while not self.daemon.model.release():
+                await asyncio.sleep(0.005)
 
     async def stop_gateway(self) -> None:
         if self.task is not None:
@@ -67,12 +75,13 @@ async def world(path: Path, *, starts: bool = True, **config: Any) -> AsyncItera
     work = path / "work"
     work.mkdir(exist_ok=True)
     options = {key: config.pop(key) for key in ("agents", "hooks", "feed_limits") if key in config}
+    limits = config.pop("limits", None) or Limits()
     options = {"agents": AGENTS, "hooks": {}, **options}
     settings = GatewayConfig(**{"cwd": str(work), **config})
     async with AsyncExitStack() as stack:
         daemon = await stack.enter_async_context(served(path, **options))
         relay = await stack.enter_async_context(
-            Relay(RelayConfig(path / "relay", port=0, durability="os"))
+            Relay(RelayConfig(path / "relay", port=0, durability="os", limits=limits))
         )
         device = await stack.enter_async_context(phone(relay.url))
         credentials = await let_in(device, relay.url)

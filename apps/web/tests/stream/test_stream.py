@@ -38,6 +38,7 @@ from crabtalk_web.stream import (
     is_own,
     new_id,
 )
+from crabtalk_web.stream.plain import parsed
 
 ID, TURN, SUB = derived_id("id"), derived_id("turn"), derived_id("subagent")
 
@@ -120,6 +121,8 @@ def test_half_a_surrogate_pair_is_replaced_as_it_is_read() -> None:
 @pytest.mark.req("stream.reading.odd")
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 5000])
 def test_what_is_no_number_of_json_is_refused_wherever_it_is(number: str) -> None:
+    with pytest.raises(EnvelopeError):
+        parsed(f"[{number}]")
     data = '{"id":"a","time":1,"role":"user","ev":{"t":"file","ref":"","name":"","size":1}}'
     assert decode(data).time == 1
     for place in ("time", "size"):

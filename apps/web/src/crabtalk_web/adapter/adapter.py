@@ -68,7 +68,6 @@ class Adapter:
         self._turns: Waiting[str] = Waiting()  # by run
         self._orphans: Waiting[tuple[str, str]] = Waiting()  # by run and call of the parent
         self._background = Background()
-        self._reports: deque[tuple[str, int, str]] = deque(maxlen=REMEMBERED)  # run, time, text
         self._known: deque[str] = deque(maxlen=KNOWN_TEXTS)
         self._out: list[Envelope] = []
         self._turn: Turn | None = recover(
@@ -219,7 +218,7 @@ class Adapter:
             self._background.adopt(heard)
         if report := self._background.hear(heard):
             remember(self._over, heard.run)
-            self._reports.append((heard.run, heard.at, report))
+            self._note(report, heard.at, "report", heard.run)
 
     def _release(self, run: str, calls: Iterable[str]) -> None:
         """Those who came before the calls that set them off."""
@@ -275,13 +274,9 @@ class Adapter:
 
     def _go_on(self) -> None:
         """What had to wait for the end of a turn."""
-        while self._turn is None and (self._reports or self._turns):
-            if self._reports:
-                run, at, report = self._reports.popleft()
-                self._note(report, at, "report", run)
-            else:
-                for heard in self._turns.take(next(iter(self._turns))):
-                    self._hear(heard)
+        while self._turn is None and self._turns:
+            for heard in self._turns.take(next(iter(self._turns))):
+                self._hear(heard)
 
     def _note(self, text: str, at: int, *key: str | int) -> None:
         if self._turn is not None:

@@ -1,4 +1,4 @@
-"""Background: delegated runs that outlived the turn they began in, until they can be reported."""
+"""Background: delegated runs that outlived the turn they began in, until they are over."""
 
 from dataclasses import dataclass
 

@@ -26,6 +26,7 @@ from .words import (
     RESULT,
     TITLE,
     arguments,
+    bounded,
     compat_arguments,
     compat_name,
     description,
@@ -103,7 +104,7 @@ class Calls:
         if opened is None:
             opened = OpenCall(self._named(asked.ask_id), heard.at, asks=True)
             lane.calls[asked.ask_id] = opened
-            self._show(lane, opened.call, "ask_user", form(asked.questions), heard.at)
+            self._show(lane, opened.call, "ask_user", bounded(form(asked.questions)), heard.at)
         self.asks[asked.ask_id] = Ask(
             id=asked.ask_id,
             call=opened.call,

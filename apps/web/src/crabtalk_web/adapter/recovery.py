@@ -38,6 +38,7 @@ def recover(
     if opened is None:
         return None
     turn = new_turn(opened.turn)
+    turn.is_recovered = True
     reader = Reader(turn)
     for envelope in since:
         if envelope.id == derived_id(turn.sheet.session, turn.id, turn.sheet.ordinal):

@@ -21,12 +21,16 @@ class Segment:
     def __init__(self, *, thinking: bool = False) -> None:
         self.thinking = thinking
         self.is_over = False
+        self._begin("")
+
+    def _begin(self, text: str) -> None:
         self._lines: list[str] = []  # with their ends
         self._tail: list[str] = []  # pieces of the line that has no end yet
         self._size = 0
         self._break = 0  # so many lines are whole paragraphs
         self._fence = ""
         self._opening = ""  # the line that opened the block of code we are in
+        self._add(text)
 
     @property
     def text(self) -> str:
@@ -86,10 +90,6 @@ class Segment:
         fence, opening = (self._fence, self._opening) if len(self._opening) < LINE else ("", "")
         self._begin(opening + text[place:])
         return f"{text[:place].rstrip()}\n{fence}" if fence else text[:place]
-
-    def _begin(self, text: str) -> None:
-        self.__init__(thinking=self.thinking)  # type: ignore[misc]
-        self._add(text)
 
 
 def in_pieces(text: str) -> Iterator[str]:

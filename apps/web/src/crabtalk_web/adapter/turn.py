@@ -51,6 +51,7 @@ class Turn:
         self.guest = guest
         self.is_streamed = is_streamed
         self.is_killed = False
+        self.is_recovered = False  # from its envelopes, which do not say which run a task is
         self.calls = Calls(sheet, is_compat=is_compat)
         self.root = Lane(run=run, subagent=guest_id(sheet.session, guest) if guest else "")
         self._lanes = {run: self.root} if run else {}
@@ -96,15 +97,27 @@ class Turn:
         if heard.run in self._lanes:
             lane = self._lanes[heard.run]
             return None if lane.in_background and not lane.is_active else lane
-        if heard.parent is None or heard.parent.run not in self._lanes:
+        if heard.parent is None:
             return None
-        above = self._lanes[heard.parent.run]
-        task = above.task((heard.parent.call, heard.parent.task))
+        key = (heard.parent.call, heard.parent.task)
+        above = self._lanes.get(heard.parent.run) or self._recovered(heard.parent.run, key)
+        task = above.task(key) if above is not None else None
         if task is None or (task.lane.in_background and not task.lane.is_active):
             return None
         task.lane.run = heard.run
         self._lanes[heard.run] = task.lane
         return task.lane
+
+    def _recovered(self, run: str, key: tuple[str, int]) -> Lane | None:
+        """The lane of a run that made a call, told by that call alone."""
+        if not self.is_recovered:
+            return None
+        lanes = [one for one in self.root.below() if not one.run and one.task(key) is not None]
+        if len(lanes) != 1:
+            return None
+        lanes[0].run = run
+        self._lanes[run] = lanes[0]
+        return lanes[0]
 
     def welcome(self, guest: str, subagent: str) -> None:
         """Says who speaks in it, where that was not known."""

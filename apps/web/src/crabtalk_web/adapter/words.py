@@ -107,12 +107,12 @@ def phrase(name: str, args: dict[str, Any], room: int) -> str:
     if name in PHRASES:
         verb, key = PHRASES[name]
         value = args.get(key)
-        if isinstance(value, str) and value.strip():
+        if isinstance(value, str) and line(value):
             return f"{verb} {code(value, room - len(verb) - 1)}"
         return verb
     if server := SERVER.fullmatch(name):
         return said(f"{server[1]}.{server[2]}", room)
-    return f"Call {code(name, room - 5)}" if name.strip() else "Call a tool"
+    return f"Call {code(name, room - 5)}" if line(name) else "Call a tool"
 
 
 def asking(args: dict[str, Any], room: int, keys: Iterable[str]) -> str:
@@ -121,7 +121,7 @@ def asking(args: dict[str, Any], room: int, keys: Iterable[str]) -> str:
     first = questions[0] if isinstance(questions, list) and questions else None
     for key in keys:
         word = first.get(key) if isinstance(first, dict) else None
-        if isinstance(word, str) and word.strip():
+        if isinstance(word, str) and line(word):
             return said(word, room)
     return "Question"
 
@@ -138,7 +138,7 @@ def shortened(text: str, room: int) -> str:
 
 def said(text: str, room: int) -> str:
     """On one line, and read as it is written."""
-    shown = shortened(line(text), room)
+    shown = shortened(line(text), room) or "…"
     escaped = MARKUP.sub(r"\\\1", shown)
     return escaped if len(escaped) <= room else shortened(MARKUP.sub("", shown), room) or "…"
 
@@ -156,19 +156,24 @@ def code(text: str, room: int) -> str:
 
 
 def arguments(text: str) -> dict[str, Any]:
-    """An object, whatever the model wrote, and of a size that travels."""
+    """An object, whatever the model wrote."""
     if not text.strip():
         return {}
     try:
         value = plain(parsed(text))
     except EnvelopeError:
         value = None
-    if not isinstance(value, dict):
-        return {"raw": excerpt(text, RESULT)}
-    if len(text) <= ARGUMENTS // 6 or size(value) <= ARGUMENTS:
-        return value
-    short: dict[str, Any] = cut(value)
-    return short if size(short) <= ARGUMENTS else {"raw": excerpt(text, RESULT)}
+    return bounded(value) if isinstance(value, dict) else {"raw": excerpt(text, RESULT)}
+
+
+def bounded(args: dict[str, Any]) -> dict[str, Any]:
+    """Of a size that travels."""
+    if size(args) <= ARGUMENTS:
+        return args
+    short: dict[str, Any] = cut(args)
+    if size(short) <= ARGUMENTS:
+        return short
+    return {"raw": excerpt(msgspec.json.encode(args).decode(), RESULT)}
 
 
 def size(value: Any) -> int:

@@ -30,13 +30,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
 
 
 class Opened(Record, frozen=True):
-    """Whose session it is, and its id at the relay. Another id is another session, which begins
-    empty."""
+    """Whose session it is, and its id at the relay. Another id is another session: it begins empty,
+    but for what was told and read of it before there was this journal."""
 
     session: str
     agent: str
     sender: str
     generation: int = 0
+    cursor: int = 0
+    through: int = 0
 
 
 class Said(Record, frozen=True):
@@ -127,6 +129,7 @@ class Book:
             case Opened():
                 if record.session != self.session:
                     self._begin(record.session, record.agent, record.sender, record.generation)
+                    self.cursor, self.through = record.cursor, record.through
             case Said():
                 self._say(record)
             case Sent(count=count):

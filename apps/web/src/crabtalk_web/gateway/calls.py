@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from crabtalk_web.adapter import Ask
-from crabtalk_web.sealing import Replays
+from crabtalk_web.sealing import Replays, bound_of
 
 from .delivery import answers_text
 from .identity import Identity
@@ -26,6 +26,9 @@ class Desk(Protocol):
     identity: Identity
     questions: Questions
     live: Live
+
+    @property
+    def session(self) -> str: ...
 
     async def abort(self) -> None: ...
 
@@ -62,6 +65,12 @@ class Calls:
         if method is None:
             return sealer.seal({"error": f"there is no method {name[:80]!r} here"})
         given = sealer.open(params)
+        bound = bound_of(given)
+        if bound is not None and (bound.purpose, bound.record) != (
+            f"rpc:{name}",
+            self._desk.session,
+        ):
+            return sealer.seal({"error": "these parameters are for something else"})
         try:
             result = await method(given if isinstance(given, dict) else {})
         except Exception as error:

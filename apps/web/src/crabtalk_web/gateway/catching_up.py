@@ -84,14 +84,15 @@ def rest_of(
     """What happened in a turn, without what was told of it."""
     already = Told(told)
     guest = next((m.agent for m in turn if m.role == "assistant" and m.agent), "")
+    has_returned = False  # something of the step that the messages are in
     for number, message in enumerate(turn):
         is_first = number == 0 and message.role == "user"
-        is_last_result = message.role == "tool" and (
-            number + 1 == len(turn) or turn[number + 1].role != "tool"
-        )
         for what in happenings(message, already, is_first=is_first):
+            has_returned = has_returned or isinstance(what, Returned)
             yield Heard(run=run, what=what, at=at(message), guest=guest, agent=agent, sender=sender)
-        if is_last_result:
+        is_last = number + 1 == len(turn) or turn[number + 1].role != "tool"
+        if has_returned and is_last:
+            has_returned = False
             yield Heard(run=run, what=StepOver(), at=at(message), guest=guest, agent=agent)
 
 

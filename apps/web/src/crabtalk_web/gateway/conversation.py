@@ -3,18 +3,18 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 from crabtalk.client import Client
 from crabtalk_web.adapter import Ask, Heard
 from crabtalk_web.adapter.happenings import Called, Returned
-from crabtalk_web.stream import Envelope, TurnEnd
+from crabtalk_web.stream import Envelope, TurnEnd, TurnStart
 from crabtalk_web.stream.plain import parsed
 
 from .backoff import Backoff
-from .book import Opened, Read, Said
+from .book import Opened
 from .calls import Calls
 from .config import GatewayConfig
 from .credentials import Credentials
@@ -38,7 +38,7 @@ PUSH = {
     "done": "A turn is over.",
     "question": "An agent has a question.",
 }
-ARCHIVED = ("archiveRequested", "archived")
+ARCHIVED, ARCHIVE_REQUESTED = "archived", "archiveRequested"
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,8 @@ class Conversation:
         self._socket: RelaySocket | None = None
         self._closed = asyncio.Event()  # the session has to be opened
         self._closed.set()
-        self._is_deleted = False
+        self._deleted_at = 0  # by a device; what was said before is not wanted any more
+        self._is_archived = False
         self._upkeep = asyncio.Event()
         self._title = ""
         self._group: asyncio.TaskGroup | None = None
@@ -81,6 +82,7 @@ class Conversation:
         )
         self.mirror.heard = self._hear
         self.outbox = Outbox(identity, journal, relay, is_compat=config.compat)
+        self.outbox.sent = self.mirror.wake
         self.outbox.lost = self._lose
         self.files = Files(identity, journal, relay, config.directory)
         self.delivery = Delivery(
@@ -91,6 +93,7 @@ class Conversation:
             steers=config.while_busy == "steer",
         )
         self.inbox = Inbox(identity, journal, relay, self.delivery.wake)
+        self.inbox.lost = self._lose
 
     @property
     def session(self) -> str:
@@ -125,6 +128,9 @@ class Conversation:
     def _changed(self, envelopes: Sequence[Envelope]) -> None:
         self.outbox.wake()
         self.delivery.wake()
+        if self._is_archived and any(isinstance(e.ev, TurnStart) for e in envelopes):
+            self._is_archived = False
+            self._lose()  # a relay listens to it again once it was opened again
         if any(isinstance(envelope.ev, TurnEnd) for envelope in envelopes):
             self._notify("done")
         for _ in self.questions.see(self.mirror.asks):
@@ -142,8 +148,8 @@ class Conversation:
                         self._sending[call.id] = heard.run, path_in(call.arguments)
             case Returned(call=call, is_error=is_error) if call in self._sending:
                 run, path = self._sending.pop(call)
-                if not is_error and self._group is not None:
-                    self._group.create_task(self._send_file(path, run))
+                if not is_error:
+                    self._spawn(self._send_file(path, run))
 
     async def _send_file(self, path: Path, run: str) -> None:
         backoff = Backoff()
@@ -164,7 +170,7 @@ class Conversation:
         backoff = Backoff()
         while True:
             await self._closed.wait()
-            if self._is_deleted and not self.journal.book.unsent:
+            if self._deleted_at and not self.journal.book.unsent:
                 await asyncio.sleep(1)  # whoever deleted it does not want an empty one back
                 continue
             try:
@@ -177,22 +183,12 @@ class Conversation:
     async def _open(self) -> None:
         sealed = self.identity.sealer.seal(self._metadata())
         session = await self._relay.session(self.identity.tag, sealed, self.identity.data_key)
-        opened, book = str(session.get("id", "")), self.journal.book
+        opened = str(session.get("id", ""))
         if not opened:
             raise RelayAwayError("the relay gave a session without an id")
-        if opened != book.session:
-            is_first = not book.session
-            identity = self.identity
-            self.journal.note(Opened(opened, identity.agent, identity.sender, identity.generation))
-            if is_first and session.get("seq"):
-                # It is ours, and older than our memory. What it has, devices were told; what they
-                # said since then was not heard.
-                latest = await self._relay.latest(opened)
-                self.journal.note(Read(self.inbox.heard_of(latest)))
-                self.journal.note(Said(through=now_ms()))
-            await self.journal.flush()
-            self.mirror.begin_anew()
-        self._is_deleted = False
+        if opened != self.session:
+            await self._begin(opened, is_old=bool(session.get("seq")))
+        self._deleted_at = 0
         self.records.open(session)
         self._closed.clear()
         self.outbox.is_open.set()
@@ -201,6 +197,21 @@ class Conversation:
         if self._socket is not None:
             await self._register(self._socket)
         self._upkeep.set()
+
+    async def _begin(self, session: str, *, is_old: bool) -> None:
+        """A session that this journal knows nothing of."""
+        identity, is_first = self.identity, not self.session
+        cursor, through = 0, self._deleted_at
+        if is_first and is_old:
+            # It is ours, and older than our memory: what it has, devices were told, and what they
+            # said since then was not heard.
+            cursor = self.inbox.heard_of(await self._relay.latest(session))
+            through = now_ms()
+        self.journal.note(
+            Opened(session, identity.agent, identity.sender, identity.generation, cursor, through)
+        )
+        await self.journal.flush()
+        self.mirror.begin(anew=not is_first)
 
     def _lose(self) -> None:
         self.outbox.is_open.clear()
@@ -226,13 +237,13 @@ class Conversation:
                 self.inbox.hear(body.get("message"))
             case "update-session":
                 self.records.hear(body)
-                if self.records.value("metadata").get("lifecycleState") == ARCHIVED[0]:
+                if self.records.value("metadata").get("lifecycleState") == ARCHIVE_REQUESTED:
                     self._spawn(self.end())
             case "delete-session":
-                self._is_deleted = True
+                self._deleted_at = now_ms()
                 self._lose()
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._group is not None:
             self._group.create_task(quietly(work))
         else:
@@ -243,6 +254,8 @@ class Conversation:
             self._spawn(self._relay.notify(self.session, kind, "crabtalk", PUSH[kind]))
 
     async def alive(self, socket: RelaySocket) -> None:
+        if self._is_archived or not self.session:
+            return
         told = {
             "sid": self.session,
             "time": time.time_ns() // 1_000_000,
@@ -269,7 +282,8 @@ class Conversation:
                 if self.mirror.is_thinking != was_thinking:
                     was_thinking = self.mirror.is_thinking
                     await self.alive(socket)
-                await self.records.change("agentState", self.questions.state)
+                if not self.mirror.is_behind:  # else it is not yet known what is being asked
+                    await self.records.change("agentState", self.questions.state)
                 if not was_thinking:
                     await self._learn_title()
                     await self.records.change("metadata", self._with_ours)
@@ -280,7 +294,7 @@ class Conversation:
         return merged(there, self._metadata())
 
     def _metadata(self) -> dict[str, Any]:
-        return session_metadata(
+        told = session_metadata(
             self.identity.agent,
             self._title,
             self._credentials,
@@ -288,6 +302,7 @@ class Conversation:
             self.surroundings,
             self.calls.names,
         )
+        return {**told, "lifecycleState": ARCHIVED if self._is_archived else "running"}
 
     async def _learn_title(self) -> None:
         client, identity = self._client, self.identity
@@ -325,22 +340,22 @@ class Conversation:
 
     async def end(self) -> None:
         """The session is put away. The conversation stays, and the next word opens it again."""
+        self._is_archived = True
         if self._client is not None:
             await self.abort()
-        await self.records.change("metadata", archived)
+        await self.records.change("metadata", self._with_ours)
         if self._socket is not None:
             await self.bye(self._socket)
 
 
-def archived(there: dict[str, Any]) -> dict[str, Any]:
-    return {**there, "lifecycleState": "archived", "lifecycleStateSince": now_ms()}
-
-
-async def quietly(work: Any) -> None:
+async def quietly(work: Coroutine[Any, Any, None]) -> None:
+    """What is done on the side must not end all else."""
     try:
         await work
     except (GatewayError, RelayAwayError, RelayRefusedError, *AWAY) as error:
         log.info("%s", error)
+    except Exception:
+        log.exception("something done on the side failed")
 
 
 def path_in(arguments: str) -> Path:

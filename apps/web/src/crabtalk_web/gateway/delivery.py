@@ -176,9 +176,12 @@ class Delivery:
         """Plain words, in answer to a question."""
         self._journal.note(Trying(text, ask.id))
         await self._journal.flush()
-        await reply(client, ask, text)
-        await self._handed()
+        is_first = await reply(client, ask, text)
         self._mirror.answered(ask.id)
+        if is_first:
+            await self._handed()
+        else:  # somebody else has answered, so these are words like any others
+            self._journal.note(Handed(is_refused=True, is_kept=True))
         return True
 
     async def _settle(self, client: Client) -> bool:

@@ -18,7 +18,6 @@ from crabtalk_web.adapter.sources import milliseconds
 from crabtalk_web.sealing import DataSealer, Replays, to_base64, wrap_key
 
 from .backoff import Backoff
-from .catching_up import at, untold
 from .config import GatewayConfig
 from .conversation import Conversation
 from .credentials import Credentials
@@ -26,7 +25,7 @@ from .errors import AWAY, RelayAwayError, RelayRefusedError
 from .identity import identity_of
 from .journal import Journal
 from .metadata import Surroundings, machine_metadata, machine_state
-from .mirror import now_ms, pages
+from .mirror import now_ms
 from .relay_http import RelayHttp
 from .relay_socket import RelaySocket
 from .store import Store
@@ -40,12 +39,23 @@ AUDIT_EVERY = 30.0
 MISSED_AFTER = 5.0
 SETTLE = 0.05
 FAREWELL = 2.0
+ANEW_AFTER = 5.0
 
 log = logging.getLogger(__name__)
 
 
 class Gateway:
-    def __init__(self, home: Path, credentials: Credentials, config: GatewayConfig) -> None:
+    def __init__(
+        self,
+        home: Path,
+        credentials: Credentials,
+        config: GatewayConfig,
+        *,
+        grace: float = GRACE,
+        audit_every: float = AUDIT_EVERY,
+    ) -> None:
+        self._grace = grace
+        self._audit_every = audit_every
         self._home = home
         self._credentials = credentials
         self._config = config
@@ -59,7 +69,6 @@ class Gateway:
         self._since = 0
         self._left_at = time.monotonic()
         self._socket: RelaySocket | None = None
-        self._counts: dict[str, int] = {}
         self.is_following = asyncio.Event()  # the daemon's feed
         self.is_connected = asyncio.Event()  # to the relay's socket
 
@@ -118,8 +127,19 @@ class Gateway:
         added = Conversation(identity, journal, self._relay, self._credentials, self._config)
         added.surroundings = self._surroundings
         self._conversations[agent] = added
-        self._group.create_task(added.work())
+        self._group.create_task(self._work(added))
         return added
+
+    async def _work(self, conversation: Conversation) -> None:
+        """One that fails is begun anew from its journal, and takes no other along."""
+        try:
+            await conversation.work()
+        except Exception:
+            agent = conversation.identity.agent
+            log.exception("the conversation with %s has failed, and is begun anew", agent)
+            del self._conversations[agent]
+            await asyncio.sleep(ANEW_AFTER)
+            self._conversation(agent)
 
     def _of_session(self, session: Any) -> Conversation | None:
         for each in self._conversations.values():
@@ -141,7 +161,7 @@ class Gateway:
             finally:
                 self._leave()
             await backoff.wait()
-            if time.monotonic() - self._left_at > GRACE:
+            if time.monotonic() - self._left_at > self._grace:
                 for each in self._conversations.values():
                     if each.mirror.is_thinking:
                         each.mirror.lose()
@@ -208,7 +228,7 @@ class Gateway:
     async def _audit(self) -> None:
         """Looks for messages that nobody told us of."""
         while True:
-            await asyncio.sleep(AUDIT_EVERY)
+            await asyncio.sleep(self._audit_every)
             client = self._client
             if client is None:
                 continue
@@ -222,16 +242,8 @@ class Gateway:
         for one in stored:
             conversation = self._conversation(one.agent)
             conversation.name(one.title)
-            if self._counts.get(one.agent) == one.message_count or conversation.mirror.is_busy:
-                continue
-            book = conversation.journal.book
-            messages = [m async for m in pages(client, conversation.identity, book.position)]
-            left = untold(messages, book.position, book.through)
-            if left and now_ms() - at(left[0]) > MISSED_AFTER * 1000:
-                log.warning("%s has messages that nobody told us of", one.agent)
-                conversation.mirror.miss(now_ms())
-            else:
-                self._counts[one.agent] = one.message_count
+            if one.message_count > conversation.journal.book.position:
+                await conversation.mirror.audit(client, MISSED_AFTER)
 
     # ── The relay ───────────────────────────────────────────────────────────────────────────
 
@@ -329,7 +341,7 @@ class Gateway:
             is_beat = ticks % round(BEAT / BUSY_BEAT) == 0
             try:
                 for each in list(self._conversations.values()):
-                    if each.session and (is_beat or each.mirror.is_thinking):
+                    if is_beat or each.mirror.is_thinking:
                         await each.alive(socket)
                 if ticks % round(MACHINE_BEAT / BUSY_BEAT) == 0:
                     machine = self._credentials.machine_id

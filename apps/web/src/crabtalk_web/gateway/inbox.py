@@ -7,7 +7,7 @@ of it.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from crabtalk_web.stream import File, SessionBody, Text, UserBody, decode_body
@@ -24,12 +24,21 @@ from .relay_http import RelayHttp
 MOST_FILES = 20
 # Live messages that may wait to be looked at; more are fetched when their time has come.
 MOST_LIVE = 1000
+# Messages that may wait for the daemon.
+MOST_WAITING = 1000
+LOOK_EVERY = 0.5
 
 log = logging.getLogger(__name__)
 
 
 class Inbox:
-    def __init__(self, identity: Identity, journal: Journal, relay: RelayHttp, wake: Any) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        journal: Journal,
+        relay: RelayHttp,
+        wake: Callable[[], None],
+    ) -> None:
         self._identity = identity
         self._journal = journal
         self._relay = relay
@@ -38,6 +47,7 @@ class Inbox:
         self._news = asyncio.Event()
         self._must_fetch = True
         self.is_open = asyncio.Event()
+        self.lost: Callable[[], None] = self.is_open.clear  # the relay does not know the session
 
     def hear(self, message: Any) -> None:
         """By the socket."""
@@ -61,6 +71,9 @@ class Inbox:
             live, self._live = self._live, []
             for message in live:
                 self._take_live(message)
+            if self._is_full:
+                await asyncio.sleep(LOOK_EVERY)
+                continue
             if not self._must_fetch:
                 await self._news.wait()
                 continue
@@ -69,7 +82,14 @@ class Inbox:
                 backoff.reset()
             except (RelayAwayError, RelayRefusedError) as error:
                 log.info("cannot fetch messages: %s", error)
+                if isinstance(error, RelayRefusedError) and error.status == 404:
+                    self.lost()
                 await backoff.wait()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether enough waits for the daemon: the rest waits at the relay."""
+        return len(self._journal.book.waiting) >= MOST_WAITING
 
     def heard_of(self, latest: Sequence[dict[str, Any]]) -> int:
         """How far a gateway has read that said the last of these messages, the latest first."""
@@ -81,7 +101,7 @@ class Inbox:
 
     def _take_live(self, message: dict[str, Any]) -> None:
         seq = message.get("seq")
-        if seq == self._journal.book.cursor + 1:
+        if seq == self._journal.book.cursor + 1 and not self._is_full:
             self._take(message, seq)
         elif not isinstance(seq, int) or seq > self._journal.book.cursor:
             self._must_fetch = True
@@ -90,7 +110,7 @@ class Inbox:
         self._must_fetch = False
         try:
             has_more = True
-            while has_more:
+            while has_more and not self._is_full:
                 session, cursor = self._journal.book.session, self._journal.book.cursor
                 messages, has_more = await self._relay.after(session, cursor)
                 if self._journal.book.session != session:
@@ -100,6 +120,7 @@ class Inbox:
                     if isinstance(seq, int) and seq > self._journal.book.cursor:
                         self._take(message, seq)
                 has_more = has_more and self._journal.book.cursor > cursor
+            self._must_fetch = self._must_fetch or self._is_full
         except BaseException:
             self._must_fetch = True
             raise

@@ -13,6 +13,9 @@ from crabtalk_web import __version__
 from .credentials import Credentials
 from .relay_http import MOST_BYTES
 
+# Models, and skills, that are told of.
+MOST = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -43,9 +46,8 @@ def session_metadata(
         "startedBy": "daemon",
         "startedFromDaemon": True,
         "hostPid": os.getpid(),
-        "lifecycleState": "running",
-        "slashCommands": list(surroundings.skills),
-        "models": [{"code": name, "value": name} for name in surroundings.models],
+        "slashCommands": list(surroundings.skills[:MOST]),
+        "models": [{"code": name, "value": name} for name in surroundings.models[:MOST]],
         "currentModelCode": surroundings.active_model,
         **capabilities(methods),
     }

@@ -9,11 +9,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from crabtalk.client import Client, ServerError
+from crabtalk.client import Client
 from crabtalk_web.adapter import Adapter, Ask, Heard
 from crabtalk_web.adapter.happenings import Asked, Began, Compacted, Ended, Steered
 from crabtalk_web.stream import Envelope, EnvelopeError, File, encode
@@ -23,6 +23,7 @@ from .catching_up import Message, at, ending, is_complete, rest_of, run_of, turn
 from .errors import AWAY
 from .identity import Identity
 from .journal import Journal
+from .past import Past, before
 
 # Happenings that may wait to be told; one more, and it is behind.
 MOST_WAITING = 16_384
@@ -31,7 +32,7 @@ MOST_WAITING = 16_384
 ON_ITS_WAY = 1.5
 LOOK_EVERY = 0.5
 SILENCE = 2.0
-PAGE = 200
+UNSEEN = "The end of this turn was not seen; what became of it is in the conversation."
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Mirror:
         self.is_behind = True
         self._gap = 0  # how often it fell behind
         self.heard: Callable[[Heard], None] | None = None
+        self._past = Past(identity)
         self._adapter = self._new_adapter()
 
     @property
@@ -106,6 +108,10 @@ class Mirror:
         self._since = since
         self._fall_behind()
 
+    def wake(self) -> None:
+        """There may be room again."""
+        self._news.set()
+
     def know(self, text: str) -> None:
         """Devices have this text already."""
         self._adapter.know(text)
@@ -126,30 +132,56 @@ class Mirror:
     def answered(self, ask: str) -> None:
         self._note(self._adapter.answer(ask, now_ms()), run=self.book.run)
 
-    def begin_anew(self) -> None:
-        """The session begins anew, with an empty book."""
-        self._fall_behind()
+    def begin(self, *, anew: bool) -> None:
+        """There is a session now; anew, it is another, and its book is empty."""
+        if anew:
+            self._fall_behind()
+        self._news.set()
+
+    async def audit(self, client: Client, patience: float) -> None:
+        """Looks for messages that nobody told us of, which have been there for so many seconds."""
+        gap = self._gap
+        messages = await self._past.messages(client, self.book.position)
+        if self.is_busy or gap != self._gap or not messages:
+            return
+        left = untold(messages, self.book.position, self.book.through)
+        if not left:
+            self._note((), run="", position=messages[-1].id + 1)
+        elif now_ms() - at(left[0]) > patience * 1000:
+            log.warning("%s has messages that nobody told us of", self.identity.agent)
+            self.miss(now_ms())
 
     async def work(self) -> None:
         """Until cancelled. All that was noted stays noted then."""
         while True:
             self._news.clear()
-            is_full = self.book.unsent_bytes > self._most_bytes
-            if self._client is None or not self.book.session or is_full:
+            if self._client is None or not self.book.session or self._is_full:
                 await self._pause(SILENCE)
                 continue
             try:
                 if self.is_behind:
                     await self._catch_up(self._client)
-                    continue
+                else:
+                    await self._go_on(self._client)
             except AWAY as error:
-                log.info("cannot catch up with %s yet: %s", self.identity.agent, error)
+                log.info("cannot ask for the messages of %s: %s", self.identity.agent, error)
                 await self._pause(SILENCE)
-                continue
-            while self._waiting and not self.is_behind:
-                self._tell(self._waiting.popleft())
-            if not self._waiting and not await self._pause(SILENCE) and self._adapter.is_busy:
-                self._note(self._adapter.idle(now_ms()), run=self.book.run)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether enough waits for the relay. The rest waits here, or in the conversation."""
+        return self.book.unsent_bytes > self._most_bytes
+
+    async def _go_on(self, client: Client) -> None:
+        while self._waiting and not self.is_behind and not self._is_full:
+            self._tell(self._waiting.popleft())
+        if self._waiting or await self._pause(SILENCE) or not self._adapter.is_busy:
+            return
+        self._note(self._adapter.idle(now_ms()), run=self.book.run)
+        gap = self._gap
+        # A feed says that something got lost with the next element, and there may never be one.
+        if not (await client.get_stats()).runs and not self._waiting and gap == self._gap:
+            self.miss(now_ms())
 
     async def _pause(self, seconds: float) -> bool:
         """False when nothing has come until then."""
@@ -167,7 +199,9 @@ class Mirror:
         if self.heard is not None:
             self.heard(heard)
         envelopes = self._adapter.hear(msgspec.structs.replace(heard, missed=0))
-        if heard.parent is not None or isinstance(heard.what, Compacted):
+        if isinstance(heard.what, Compacted):
+            self._note(envelopes, run=self.book.run, through=0 if self.book.run else heard.at)
+        elif heard.parent is not None:
             self._note(envelopes, run=self.book.run)
         elif isinstance(heard.what, Ended):
             self._note(envelopes, run="", through=heard.at)
@@ -228,6 +262,7 @@ class Mirror:
             gap = self._gap
             first = next(filter(is_beginning, self._waiting), None)
             messages = await self._messages(client)
+            archives = await self._past.archives(client)
             if client is not self._client:
                 return
             if gap != self._gap:
@@ -240,12 +275,16 @@ class Mirror:
             if first is None and found and self._is_coming(found[-1][0]):
                 await self._pause(0.1)  # it began after the feed did, and will be heard there
                 continue
-            for turn in found[:-1]:
-                self._tell_whole(turn)
-            if found and first is not None:
-                self._tell_whole(found[-1], self._end())
+            folded = [one for one in archives if messages and one[0] >= at(messages[0])]
+            for turn in found:
+                self._tell_archives(folded, at(turn[0]))
+                if turn is not found[-1]:
+                    self._tell_whole(turn)
+                elif first is not None:
+                    self._tell_whole(turn, self._end())
             if first is not None or not found or await self._tell_last(client, found[-1]):
-                self._go_live()
+                self._tell_archives(folded, first.at if first is not None else self._since)
+                self._go_live(messages[-1].id + 1 if messages and first is None else 0)
             else:
                 await self._pause(LOOK_EVERY)
 
@@ -262,8 +301,17 @@ class Mirror:
                 return heard
         return None
 
-    def _go_live(self) -> None:
+    def _tell_archives(self, archives: Sequence[tuple[int, str]], until: int) -> None:
+        """Those made before that time, and not told. Later ones are on the feed."""
+        for made, title in archives:
+            if self.book.through < made < min(until, self._since):
+                heard = Heard(run=f"archive:{made}", what=Compacted(title), at=made)
+                self._note(self._adapter.hear(heard), run=self.book.run, through=made)
+
+    def _go_live(self, position: int) -> None:
         """What is left of runs that are told is passed over."""
+        if position > self.book.position and not self.book.run:
+            self._note((), run="", position=position)
         while self._waiting and not is_beginning(self._waiting[0]):
             heard = self._waiting.popleft()
             if isinstance(heard.what, Compacted):
@@ -342,49 +390,11 @@ class Mirror:
 
     async def _messages(self, client: Client) -> list[Message]:
         """All from the first one on that may be untold."""
-        offset = self.book.position
-        if not offset and not self.book.through and not self.book.run:
-            offset = await self._beginning(client)
-        return [message async for message in pages(client, self.identity, offset)]
-
-    async def _beginning(self, client: Client) -> int:
-        """Where a session begins whose conversation is older."""
-        try:
-            page = await client.list_messages(
-                self.identity.agent, sender=self.identity.sender, limit=1
-            )
-        except ServerError as error:
-            if error.code == 404:
-                return 0
-            raise
-        return max(0, page.total - self._backfill)
-
-
-UNSEEN = "The end of this turn was not seen; what became of it is in the conversation."
-
-
-async def pages(client: Client, identity: Identity, offset: int) -> AsyncGenerator[Message, None]:
-    """Nothing of a conversation that does not exist yet."""
-    following: int | None = offset
-    while following is not None:
-        try:
-            page = await client.list_messages(
-                identity.agent, sender=identity.sender, offset=following, limit=PAGE
-            )
-        except ServerError as error:
-            if error.code == 404:
-                return
-            raise
-        for message in page.messages:
-            yield message
-        following = page.next_offset if page.HasField("next_offset") else None
-
-
-def before(messages: Sequence[Message], began: int) -> list[Message]:
-    """All that was there when a run began at that time: its own first message is the last of a
-    person's by then."""
-    own = [m.id for m in messages if m.role == "user" and at(m) <= began]
-    return [m for m in messages if m.id < own[-1]] if own else list(messages)
+        book = self.book
+        offset = book.position
+        if not offset and not book.through and not book.run:
+            offset = await self._past.last(client, self._backfill)
+        return await self._past.messages(client, offset)
 
 
 def is_beginning(heard: Heard) -> bool:

@@ -36,6 +36,8 @@ class Outbox:
         self._news = asyncio.Event()
         self.is_open = asyncio.Event()  # the session exists at the relay
         self.problem = ""
+        self._at_once = AT_ONCE
+        self.sent: Callable[[], None] = self.wake
         self.lost: Callable[[], None] = self.is_open.clear  # the relay does not know the session
 
     def wake(self) -> None:
@@ -60,10 +62,21 @@ class Outbox:
                 self._say(str(error))
                 if error.status == 404:
                     self.lost()
-                await backoff.wait()
+                if error.status in (400, 413):
+                    self._put_aside()
+                else:
+                    await backoff.wait()
             except OSError as error:
                 self._say(f"the journal cannot be written: {error.strerror}; make room")
                 await backoff.wait()
+
+    def _put_aside(self) -> None:
+        """An envelope that the relay will never take must not keep back the others."""
+        if self._at_once > 1:
+            self._at_once = 1  # to find out which
+        else:
+            log.error("the relay does not take an envelope, which is left out")
+            self._journal.note(Sent(1))
 
     def _say(self, problem: str) -> None:
         if problem != self.problem:
@@ -72,13 +85,15 @@ class Outbox:
 
     async def _send(self) -> None:
         book = self._journal.book
-        session, batch = book.session, first_of(book.unsent)
+        session, batch = book.session, first_of(book.unsent, self._at_once)
         await self._journal.flush()
         messages = await asyncio.to_thread(self._sealed, batch)
         await self._relay.append(session, messages)
         if self._journal.book.session == session:
             self._journal.note(Sent(len(batch)))
+            self.sent()
         self.problem = ""
+        self._at_once = min(2 * self._at_once, AT_ONCE)
 
     def _sealed(self, batch: Sequence[Envelope]) -> list[dict[str, str]]:
         seal = self._identity.sealer.seal_bytes
@@ -91,12 +106,12 @@ class Outbox:
         ]
 
 
-def first_of(unsent: Sequence[Envelope]) -> list[Envelope]:
+def first_of(unsent: Sequence[Envelope], most: int) -> list[Envelope]:
     batch: list[Envelope] = []
     room = BATCH_BYTES
     for envelope in unsent:
         room -= weight(envelope)
-        if batch and (room < 0 or len(batch) == AT_ONCE):
+        if batch and (room < 0 or len(batch) == most):
             break
         batch.append(envelope)
     return batch

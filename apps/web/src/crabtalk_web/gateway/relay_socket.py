@@ -58,10 +58,12 @@ class RelaySocket:
             call.cancel()
         for waiting in self._asked.values():
             waiting.cancel()
-        with suppress(Exception):
-            async with asyncio.timeout(1):
-                await self._ws.close()
-        await self._http.close()
+        try:
+            with suppress(Exception):
+                async with asyncio.timeout(1):
+                    await self._ws.close()
+        finally:
+            await self._http.close()
 
     async def _greet(self) -> None:
         opening = await self._ws.receive_str()

@@ -1,0 +1,72 @@
+"""The `crabtalk-web` command as a process of its own."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROGRAM = Path(sys.executable).with_name("crabtalk-web")
+PIPE = asyncio.subprocess.PIPE
+PATIENCE = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int | None
+    out: str
+    err: str
+
+    @property
+    def answer(self) -> str:
+        """What it printed, having succeeded without another word."""
+        assert (self.code, self.err) == (0, ""), self
+        return self.out
+
+
+async def called(*words: str | Path, **env: str) -> Outcome:
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM, *words, stdout=PIPE, stderr=PIPE, env={**os.environ, **env}
+    )
+    async with asyncio.timeout(PATIENCE):
+        out, err = await process.communicate()
+    return Outcome(process.returncode, out.decode(), err.decode())
+
+
+@dataclass
+class Running:
+    process: asyncio.subprocess.Process
+    lines: list[str] = field(default_factory=list)
+
+    async def until(self, pattern: str) -> re.Match[str]:
+        """In the next line of its output that has it."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            while line := (await self.process.stdout.readline()).decode():
+                self.lines.append(line)
+                if found := re.search(pattern, line):
+                    return found
+        raise AssertionError(f"it ended without {pattern!r}: {self.lines}")
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            await self.process.stdout.read()
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def running(log: Path, *words: str | Path) -> AsyncIterator[Running]:
+    with log.open("ab") as errors:
+        process = await asyncio.create_subprocess_exec(PROGRAM, *words, stdout=PIPE, stderr=errors)
+    found = Running(process)
+    try:
+        yield found
+    finally:
+        if process.returncode is None:
+            await found.end(signal.SIGKILL)

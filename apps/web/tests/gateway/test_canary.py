@@ -1,0 +1,97 @@
+"""The relay keeps what it cannot read: no name, title, text or file name is anywhere in it."""
+
+import io
+from pathlib import Path
+
+import pytest
+from PIL import Image as Pictures
+
+from apps.web.tests.gateway.phone import kinds, phone, texts
+from apps.web.tests.gateway.processes import gateway_of, relay_of
+from apps.web.tests.gateway.test_files import Sending
+from apps.web.tests.gateway.world import let_in
+from crabtalk_web.gateway import Store
+from tests.daemon.served import served
+
+CANARIES = {
+    "agent": "zcanaryagent",
+    "title": "zcanarytitle",
+    "asked": "zcanaryasked",
+    "answered": "zcanaryanswered",
+    "thought": "zcanarythought",
+    "tool": "zcanaryargument",
+    "file": "zcanaryfile",
+    "folder": "zcanaryfolder",
+    "inside": "zcanaryinside",
+}
+
+
+@pytest.mark.one_loop
+@pytest.mark.req("gateway.canary")
+async def test_nothing_that_was_said_or_named_is_in_the_relay(tmp_path: Path) -> None:
+    words = CANARIES
+    work = tmp_path / words["folder"]
+    work.mkdir()
+    data = io.BytesIO()
+    Pictures.new("RGB", (9, 9)).save(data, "PNG")
+    (work / f"{words['file']}.png").write_bytes(data.getvalue())
+    (work / f"{words['file']}.txt").write_text(words["inside"] * 50)
+    agents = {words["agent"]: 'prompt = "You are a bird."\n'}
+    relay = relay_of(tmp_path / "relay", tmp_path / "relay.log")
+    await relay.start()
+    url = await relay.line()
+    try:
+        async with (
+            served(tmp_path, agents=agents, hooks={"sending": Sending()}) as daemon,
+            daemon.client() as client,
+            phone(url) as device,
+        ):
+            Store(daemon.home).prepare()
+            (await let_in(device, url)).save(Store(daemon.home).credentials)
+            (daemon.home / "config").mkdir(exist_ok=True)
+            (daemon.home / "config" / "web.toml").write_text(f'cwd = "{work}"\n')
+            gateway = gateway_of(daemon.home, tmp_path / "gateway.log")
+            await gateway.start()
+            try:
+                session = await device.session(words["agent"])
+                script = "\n".join(
+                    [
+                        f"!think {words['thought']}",
+                        f'!tool recall {{"query": "{words["tool"]}"}}',
+                        f'!tool send_file {{"path": "{words["file"]}.png"}}',
+                        f'!tool send_file {{"path": "{words["file"]}.txt"}}',
+                        f'!tool set_title {{"title": "{words["title"]}"}}',
+                        "!then",
+                        f"!say {words['answered']}",
+                    ]
+                )
+                await device.say(session, f"{words['asked']}\n{script}")
+                ref = await device.upload(session, words["inside"].encode())
+                event = {"t": "file", "ref": ref, "name": f"{words['file']}.doc", "size": 9}
+                await device.post(session, {"role": "session", "content": device.envelope(event)})
+                await device.say(session, "!say and that was it")
+                envelopes = await device.until(
+                    session,
+                    lambda found: (
+                        kinds(found).count("file") == 3 and kinds(found).count("turn-end") >= 2
+                    ),
+                )
+                # It did pass through the relay, sealed.
+                assert words["answered"] in texts(envelopes)
+                titled = await client.list_conversations()
+                assert titled.conversations[0].title == words["title"]
+            finally:
+                await gateway.kill(15)
+    finally:
+        await relay.kill(15)
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and "relay" in str(path)]
+    assert any(path.suffix == ".db" for path in kept)
+    assert any("blobs" in path.parts for path in kept)
+    for path in kept:
+        content = path.read_bytes().lower()
+        for what, word in words.items():
+            assert word.encode() not in content, f"{what} in {path}"
+            assert word not in path.name
+    log = (tmp_path / "gateway.log").read_text()
+    assert words["asked"] not in log
+    assert words["answered"] not in log
