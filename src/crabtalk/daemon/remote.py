@@ -1,6 +1,7 @@
 """What `crabtalkd reload`, `status` and `events` ask of the daemon that runs."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ KINDS = frozenset(wire.AgentEventKind.values())
 # Deltas come in pieces; these end what is being said.
 TEXT = (wire.TEXT_DELTA, wire.THINKING_DELTA)
 MARKERS = (wire.TEXT_START, wire.TEXT_END, wire.THINKING_START, wire.THINKING_END)
+# Of the marks that turn text around, those that reach beyond their own word, too.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 UNSHOWN = (wire.TEXT_START, wire.THINKING_START, wire.TOOLS_COMPLETE, wire.CONTEXT_USAGE)
 
 
@@ -39,17 +42,17 @@ async def status(home: Path, in_json: bool) -> str:
         "model": stats.active_model,
         "problems": list(stats.problems),
     }
-    return json.dumps(known) if in_json else printable(as_text(known))
+    return json.dumps(known) if in_json else "\n".join(map(printable, as_lines(known)))
 
 
-def as_text(known: dict[str, Any]) -> str:
+def as_lines(known: dict[str, Any]) -> list[str]:
     lines = [
         f"crabtalkd {known['version']} runs in {known['home']}, since {span(known['uptime_secs'])}",
         f"model          {known['model'] or 'none yet; `crabtalkd setup` helps with that'}",
         f"agents         {known['agents']}",
         f"conversations  {known['active_conversations']} in memory, {known['runs']} turns running",
     ]
-    return "\n".join([*lines, *(f"problem        {problem}" for problem in known["problems"])])
+    return [*lines, *(f"problem        {problem}" for problem in known["problems"])]
 
 
 def span(seconds: int) -> str:
@@ -108,5 +111,5 @@ def as_line(event: wire.AgentEventMsg, saying: dict[str, list[str]]) -> str:
 
 
 def printable(text: str) -> str:
-    """Names of files and words of agents cannot steer the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    """In one line. Names of files and words of agents cannot steer the terminal."""
+    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -210,8 +210,9 @@ async def test_a_dumb_terminal_gets_lines_and_no_escapes(tmp_path: Path) -> None
 async def test_at_a_dumb_terminal_ctrl_c_stops_and_a_second_one_leaves(tmp_path: Path) -> None:
     async with daemon(tmp_path) as served, chatting(served.home, TERM="dumb") as terminal:
         await invited(terminal)
-        terminal.type("!say begun\n")
-        await terminal.until("begun")
+        terminal.type("good morning\n")
+        await terminal.until("heard: good morning")
+        await invited(terminal)
         terminal.type('!tool bash {"command": "sleep 60"}\n')
         await served.model.until_asked(2)
         terminal.type(ctrl("C"))
