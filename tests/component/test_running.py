@@ -20,6 +20,9 @@ from mcp import Client
 from crabtalk.component import PortFile
 from crabtalk.component.mcp_http import GRACE
 
+# What it tests is in processes with loops of their own.
+pytestmark = pytest.mark.one_loop
+
 PATIENCE = 40
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "components.md").read_text(encoding="utf-8")

@@ -21,6 +21,9 @@ from crabtalk.protocol import wire
 from crabtalk.transport import DEFAULT_PORT, RunFiles
 from tests.scripted import RawPeer, ping
 
+# What it tests is in processes with loops of their own.
+pytestmark = pytest.mark.one_loop
+
 CRABTALKD = Path(sys.executable).with_name("crabtalkd")
 
 

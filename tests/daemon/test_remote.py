@@ -22,6 +22,9 @@ from tests.daemon.served import AGENTS, CONFIG, PATIENCE, prepare, refused
 from tests.model_server import model_server
 from tests.scripted import listening
 
+# What it tests is in processes with loops of their own.
+pytestmark = pytest.mark.one_loop
+
 CRABTALKD = Path(sys.executable).with_name("crabtalkd")
 PIPE = subprocess.PIPE
 

@@ -18,6 +18,9 @@ from crabtalk.storage import Meta, Pair, log_name
 from crabtalk.storage.records import MessageRecord, encode
 from tests.runtime.search.talk import CRAB, OWL, Talk, at, talking
 
+# What it tests is on the disk, and in threads: the loop makes no difference.
+pytestmark = pytest.mark.one_loop
+
 PATIENCE = 10.0
 
 
@@ -180,7 +183,6 @@ def files_of(home: Path) -> list[Path]:
     return sorted(p for p in index_of(home).rglob("*") if p.is_file() and p.suffix != ".lock")
 
 
-@pytest.mark.one_loop
 @pytest.mark.req("search.damage")
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "remove"])
 async def test_whatever_file_is_damaged_everything_is_found_in_the_end(
@@ -217,7 +219,6 @@ def damage(path: Path, harm: str) -> None:
             path.unlink()
 
 
-@pytest.mark.one_loop
 @pytest.mark.req("search.damage")
 async def test_a_byte_that_changed_inside_a_segment_is_noticed(home: Path) -> None:
     async with talking(home) as talk:
@@ -265,7 +266,6 @@ async def test_files_that_belong_to_nothing_are_removed(home: Path) -> None:
         assert not (shelf / orphan).exists()
 
 
-@pytest.mark.one_loop
 async def test_many_commits_do_not_make_many_files(home: Path) -> None:
     async with talking(home) as talk:
         for number in range(60):
