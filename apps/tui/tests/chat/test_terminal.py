@@ -59,7 +59,7 @@ async def test_all_that_streamed_is_in_the_scrollback_once_and_in_order(
 ) -> None:
     async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
         await said(terminal, "!chunks 400 0")
-        await terminal.until_view("ready")
+        await terminal.until_so(lambda: len(STAMP.findall(terminal.text)) >= 400)
         await said(terminal, "!chunks 400 2000")
         await terminal.until_so(lambda: len(STAMP.findall(terminal.text)) >= 800)
         await terminal.until_view("ready")
