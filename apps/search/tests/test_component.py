@@ -159,12 +159,12 @@ async def test_killed_and_restarted_it_is_found_at_its_new_port(home: Path) -> N
 async def test_it_logs_into_the_home_and_warns_of_words_it_does_not_know(home: Path) -> None:
     (home / "config").mkdir(parents=True)
     (home / "config" / "search.toml").write_text("engine = 1\n")
-    async with running(home):
-        pass
-    # It has ended: what it said is all there.
-    log = (home / "logs" / "search.log").read_text()
-    assert "engine, which means nothing here" in log
-    assert "search is ready: http://127.0.0.1:" in log
+    log = home / "logs" / "search.log"
+    async with running(home), asyncio.timeout(PATIENCE):
+        # It can be found a moment before it says so.
+        while "search is ready: http://127.0.0.1:" not in log.read_text():
+            await asyncio.sleep(0.01)
+    assert "engine, which means nothing here" in log.read_text()
 
 
 @pytest.mark.req("searchapp.config")
