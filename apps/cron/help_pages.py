@@ -1,51 +1,12 @@
 """Writes the help of each command into the page that shows it; with --check, only says if it is
-stale. A page shows a command's help in the block below a line `<!-- help: crabtalk-cron next -->`.
-"""
+stale."""
 
-import re
 import sys
-from pathlib import Path
 
-import click
+from apps.help_page import HelpPage
+from crabtalk_cron.cli import main
 
-from crabtalk_cron.cli import NAME, main
-
-PAGE = Path(__file__).with_name("README.md")
-BLOCK = re.compile(rf"(<!-- help: {NAME}((?: [a-z]+)*) -->\n+```text\n)(.*?)(```)", re.DOTALL)
-
-
-def fresh(page: str) -> str:
-    """The page with every block as it should be."""
-    return BLOCK.sub(lambda block: f"{block[1]}{help_of(block[2].split())}\n{block[4]}", page)
-
-
-def shown(page: str) -> list[str]:
-    """The commands whose help is on a page."""
-    return [block[1].strip() for block in BLOCK.findall(page)]
-
-
-def help_of(words: list[str]) -> str:
-    """What `crabtalk-cron WORDS --help` prints on a screen of 80 columns."""
-    # Click leaves two columns free.
-    context = click.Context(main, info_name=NAME, terminal_width=78, **main.context_settings)
-    for word in words:
-        command = main.get_command(context, word)
-        if command is None:
-            raise SystemExit(f"there is no command `{NAME} {word}`")
-        context = click.Context(command, info_name=word, parent=context)
-    return context.get_help()
-
-
-def update(check: bool) -> int:
-    page = PAGE.read_text(encoding="utf-8")
-    if fresh(page) == page:
-        return 0
-    if check:
-        click.echo("README.md is stale: run python apps/cron/help_pages.py", err=True)
-        return 1
-    PAGE.write_text(fresh(page), encoding="utf-8")
-    return 0
-
+PAGE = HelpPage(main, "apps/cron/README.md", "apps.cron.help_pages")
 
 if __name__ == "__main__":
-    sys.exit(update(check="--check" in sys.argv))
+    sys.exit(PAGE.update())

@@ -19,38 +19,43 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from apps.tui.tests.warm import Program
 from crabtalk.component import Service, Unit
 from crabup.supervised import Record, Supervised
 
 CRABUP = Path(sys.executable).with_name("crabup")
+WARM = Program(
+    *(CRABUP, "crabup.cli:main", "crabtalk.client", "crabtalk.component", "tomlkit"),
+    *(f"crabup.{name}" for name in ("first_start", "installation", "keeping", "plan", "probing")),
+)
 PATIENCE = 30.0
 INTERRUPT = "\x03"
 
 # A component in miniature: a port file, /health, and a word in the log.
 COMPONENT = """\
-import http.server, json, os, pathlib, signal, sys
+import os, signal, socket, sys
 name = {name!r}
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        body = json.dumps({{"name": name, "status": "ok", "pid": os.getpid()}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *_): pass
-server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-file = pathlib.Path(os.environ["CRABTALK_HOME"]) / "run" / f"{{name}}.port"
-file.with_suffix(".new").write_text(f"{{server.server_port}}\\n")
-file.with_suffix(".new").replace(file)
+server = socket.create_server(("127.0.0.1", 0))
+file = os.environ["CRABTALK_HOME"] + f"/run/{{name}}.port"
+with open(f"{{file}}.new", "w") as new:
+    print(server.getsockname()[1], file=new)
+os.replace(f"{{file}}.new", file)
 def stop(*_):
     print(name, "says goodbye", flush=True)
-    file.unlink()
+    os.unlink(file)
     os._exit(0)
 signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGHUP, lambda *_: print(name, "heard SIGHUP", flush=True))
 print(name, "runs as", *sys.argv[1:], "in", os.getcwd(), flush=True)
-server.serve_forever()
+health = f'{{{{"name": "{{name}}", "status": "ok", "pid": {{os.getpid()}}}}}}'
+while True:
+    line = server.accept()[0]
+    if line.recv(65536):
+        line.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n" + health.encode())
+    line.close()
 """
+# Without what is installed, which it does not need.
+QUICK = f"{sys.executable} -IS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +134,12 @@ class Machine:
         return self.asked_file.read_text().splitlines() if self.asked_file.exists() else []
 
     def component(self, name: str = "dice", script: str = COMPONENT) -> Path:
-        return self.program(f"crabtalk-{name}", script.format(name=name), sys.executable)
+        interpreter = QUICK if script is COMPONENT else sys.executable
+        return self.program(f"crabtalk-{name}", script.format(name=name), interpreter)
 
     def crabup(self, *words: str | Path, typed: str = "", **env: str) -> Outcome:
         """`typed` comes on its standard input, which is no terminal."""
-        result = subprocess.run(
-            [CRABUP, *words],
-            input=typed,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-            env={**self.environment, **env},
-        )
-        return Outcome(result.returncode, result.stdout, result.stderr)
+        return Outcome(*WARM.run(*words, typed=typed, env={**self.environment, **env}))
 
     def start(self, *words: str | Path, **options: Any) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -152,8 +149,8 @@ class Machine:
     def at_terminal(self, *words: str | Path, typed: str = "", when: str = "") -> tuple[int, str]:
         """Its exit status and the screen; `typed` is typed as soon as `when` is on it, ^C too."""
         master, slave = pty.openpty()
-        process = subprocess.Popen(
-            [CRABUP, *words],
+        process = WARM.start(
+            *words,
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -179,7 +176,7 @@ class Machine:
                     typed = ""
         finally:
             os.close(master)
-        return process.wait(PATIENCE), screen.decode().replace("\r\n", "\n")
+        return process.ended(), screen.decode().replace("\r\n", "\n")
 
     def ps(self) -> dict[str, dict[str, Any]]:
         rows = json.loads(self.crabup("ps", "--json").answer)["services"]

@@ -9,12 +9,12 @@ import click
 import pytest
 
 import crabup
-from apps.crabup.help_pages import PAGE, ROOT, fresh, help_of, shown
+from apps.crabup.help_pages import PAGE
 from apps.crabup.tests.machine import Machine
 from crabup.cli import main
 from crabup.services import VERBS
 
-TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
+TEXT = PAGE.text()
 
 
 def commands(group: click.Command, *words: str) -> list[tuple[str, ...]]:
@@ -30,7 +30,7 @@ COMMANDS = [*commands(main), ("daemon",), *(("daemon", verb) for verb in VERBS)]
 @pytest.mark.req("crabup.cli")
 def test_help_fits_a_screen_and_has_examples(machine: Machine, words: tuple[str, ...]) -> None:
     said = machine.crabup(*words, "--help").answer
-    assert said == f"{help_of(list(words))}\n"
+    assert said == f"{PAGE.help_of(list(words))}\n"
     assert " ".join(["crabup", *words]) in said.partition("Example")[2]
     lines = said.splitlines()
     assert len(lines) <= 24
@@ -39,17 +39,17 @@ def test_help_fits_a_screen_and_has_examples(machine: Machine, words: tuple[str,
 
 @pytest.mark.req("crabup.cli")
 def test_the_help_on_the_page_is_what_the_command_prints() -> None:
-    assert fresh(TEXT) == TEXT, "run python apps/crabup/help_pages.py"
-    assert sorted(shown(TEXT)) == sorted(" ".join(["crabup", *words]) for words in COMMANDS)
+    assert PAGE.fresh(TEXT) == TEXT, f"run python -m {PAGE.script}"
+    assert sorted(PAGE.shown(TEXT)) == sorted(map(" ".join, COMMANDS))
 
 
 @pytest.mark.req("crabup.cli")
 def test_a_stale_page_is_noticed() -> None:
     stale = TEXT.replace("--help ", "--hilfe ")
     assert stale != TEXT
-    assert fresh(stale) == TEXT
+    assert PAGE.fresh(stale) == TEXT
     with pytest.raises(SystemExit, match="no command `crabup sing`"):
-        fresh("<!-- help: crabup sing -->\n\n```text\n```\n")
+        PAGE.fresh("<!-- help: crabup sing -->\n\n```text\n```\n")
 
 
 @pytest.mark.parametrize(

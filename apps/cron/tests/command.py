@@ -10,9 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from apps.cron.tests.peer import PATIENCE
+from apps.tui.tests.warm import PIPE, Program, Started
 
 PROGRAM = Path(sys.executable).with_name("crabtalk-cron")
-PIPE = asyncio.subprocess.PIPE
+WARM = Program(
+    *(PROGRAM, "crabtalk_cron.cli:main", "crabtalk.component", "crabtalk.client"),
+    *("crabtalk_cron.forecast", "crabtalk_cron.runner", "crabtalk_cron.watcher"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +33,14 @@ class Outcome:
 
 
 async def called(*words: str | Path, **env: str) -> Outcome:
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM, *words, stdout=PIPE, stderr=PIPE, env={**os.environ, **env}
-    )
-    async with asyncio.timeout(PATIENCE):
-        out, err = await process.communicate()
-    return Outcome(process.returncode, out.decode(), err.decode())
+    return Outcome(*await WARM.said(*words, env={**os.environ, **env}))
 
 
 @dataclass
 class Running:
     """`crabtalk-cron run`, and what it has logged on stderr."""
 
-    process: asyncio.subprocess.Process
+    process: Started
     lines: list[str] = field(default_factory=list)
 
     async def until(self, words: str) -> str:
@@ -64,9 +63,7 @@ class Running:
 
 @asynccontextmanager
 async def running(home: Path, *words: str) -> AsyncIterator[Running]:
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM, "run", "--home", home, *words, stderr=PIPE
-    )
+    process = WARM.start("run", "--home", home, *words, stderr=PIPE)
     found = Running(process)
     try:
         await found.until("entries in")

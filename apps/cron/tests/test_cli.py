@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import crabtalk_cron
-from apps.cron.help_pages import PAGE, fresh, help_of, shown
+from apps.cron.help_pages import PAGE
 from apps.cron.tests.command import PROGRAM, called
 from apps.cron.tests.peer import cron, write
 from crabtalk_cron.cli import main
@@ -164,7 +164,7 @@ async def test_what_is_no_file_is_a_sentence_and_is_not_waited_for(home: Path) -
 @pytest.mark.req("cron.cli.help")
 async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
     said = (await called(*words, "--help")).answer
-    assert said == f"{help_of(list(words))}\n"
+    assert said == f"{PAGE.help_of(list(words))}\n"
     assert " ".join(["crabtalk-cron", *words]) in said.partition("Example")[2]
     assert len(said.splitlines()) <= 24
     assert max(map(len, said.splitlines())) <= 80
@@ -199,12 +199,12 @@ async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
 
 @pytest.mark.req("cron.cli.help")
 def test_the_help_on_the_page_is_what_the_commands_print_all_of_it() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert fresh(page) == page, "run python apps/cron/help_pages.py"
-    assert sorted(shown(page)) == sorted(["", *main.commands])
+    page = PAGE.text()
+    assert PAGE.fresh(page) == page, f"run python -m {PAGE.script}"
+    assert sorted(PAGE.shown(page)) == sorted(["", *main.commands])
     stale = page.replace("--help ", "--hilfe ")
     assert stale != page
-    assert fresh(stale) == page
+    assert PAGE.fresh(stale) == page
 
 
 @pytest.mark.req("cron.docs")

@@ -10,11 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from apps.tui.tests.warm import Program, readable
+from crabtalk_tui.cli import COMMANDS
 from tests.daemon.served import PATIENCE
 
 CRABTALK = Path(sys.executable).with_name("crabtalk")
-PIPE = asyncio.subprocess.PIPE
 INTERRUPT = "\x03"
+WARM = Program(
+    CRABTALK,
+    "crabtalk_tui.cli:main",
+    *sorted({f"crabtalk_tui.{place.partition(':')[0]}" for _, place in COMMANDS.values()}),
+    *("crabtalk.client", "crabtalk.memory", "crabtalk_tui.daemon_checks", "crabtalk_tui.starting"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +47,7 @@ class Outcome:
 
 async def crabtalk(*words: str | Path, typed: bytes = b"", **env: str) -> Outcome:
     """`typed` is what comes on its standard input, which is no terminal."""
-    process = await asyncio.create_subprocess_exec(
-        CRABTALK, *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env={**os.environ, **env}
-    )
-    async with asyncio.timeout(PATIENCE):
-        out, err = await process.communicate(typed)
-    return Outcome(process.returncode, out.decode(), err.decode())
+    return Outcome(*await WARM.said(*words, typed=typed, env={**os.environ, **env}))
 
 
 async def at_terminal(
@@ -55,8 +57,8 @@ async def at_terminal(
     master, slave = pty.openpty()
     screen = ""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(CRABTALK, *words),
+        process = WARM.start(
+            *words,
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -89,13 +91,7 @@ async def until_asleep(pid: int) -> None:
 
 async def read_some(terminal: int) -> str:
     """What is on it next; nothing when the last program at it has ended."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(terminal, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(terminal)
+    await readable(terminal)
     with suppress(OSError):
         return os.read(terminal, 65536).decode(errors="replace")
     return ""

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from apps.tui.tests.command import CRABTALK, PIPE, at_terminal, crabtalk, without_colour
+from apps.tui.tests.command import CRABTALK, WARM, at_terminal, crabtalk, without_colour
 from apps.tui.tests.peer import serving
 from apps.tui.tests.speed import assert_quick
+from apps.tui.tests.warm import PIPE
 from crabtalk.protocol import Server, wire
 from tests.daemon.served import PATIENCE, called, calling, messages, served
 
@@ -139,9 +140,7 @@ async def test_a_standard_input_that_was_closed_is_an_empty_one(
 
 @pytest.mark.req("cli.ask.message")
 async def test_who_waits_for_an_input_that_does_not_end_is_told_so(home: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        CRABTALK, "ask", "Why?", "--no-start", stdin=PIPE, stderr=PIPE
-    )
+    process = WARM.start("ask", "Why?", "--no-start", stdin=PIPE, stderr=PIPE)
     assert process.stdin is not None
     assert process.stderr is not None
     async with asyncio.timeout(PATIENCE):
@@ -211,8 +210,8 @@ async def test_an_agent_works_where_its_asker_is(tmp_path: Path) -> None:
     async with served(tmp_path, hooks={}) as daemon:
         (tmp_path / "there").mkdir()
         script = calling([("bash", {"command": "pwd"})])
-        process = await asyncio.create_subprocess_exec(
-            *(CRABTALK, "ask", "--json", "--home", daemon.home, script),
+        process = WARM.start(
+            *("ask", "--json", "--home", daemon.home, script),
             stdin=NULL,
             stdout=PIPE,
             cwd=tmp_path / "there",
@@ -263,8 +262,8 @@ async def test_without_a_command_what_is_piped_in_is_answered(tmp_path: Path) ->
 @pytest.mark.req("cli.ask.stream")
 async def test_the_answer_is_printed_as_it_comes(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon:
-        process = await asyncio.create_subprocess_exec(
-            *(CRABTALK, "ask", "--home", daemon.home, "!say high\n!wait\n!say water"),
+        process = WARM.start(
+            *("ask", "--home", daemon.home, "!say high\n!wait\n!say water"),
             stdin=NULL,
             stdout=PIPE,
         )
@@ -389,8 +388,7 @@ async def test_an_agent_that_uses_up_its_steps_has_not_answered(tmp_path: Path) 
 async def test_ctrl_c_stops_the_turn(tmp_path: Path, options: tuple[str, ...]) -> None:
     async with served(tmp_path) as daemon:
         words = ("ask", *options, "--home", str(daemon.home), "!say so far\n!hang")
-        process = await asyncio.create_subprocess_exec(
-            CRABTALK,
+        process = WARM.start(
             *words,
             stdin=NULL,
             stdout=PIPE,
@@ -519,8 +517,8 @@ async def test_the_question_of_an_earlier_turn_is_left_to_who_it_was_put_to(tmp_
                 if event.kind == wire.ASK_USER:
                     break
         await feed.aclose()
-        process = await asyncio.create_subprocess_exec(
-            *(CRABTALK, "ask", "--home", daemon.home, "!say hi"),
+        process = WARM.start(
+            *("ask", "--home", daemon.home, "!say hi"),
             stdin=NULL,
             stdout=PIPE,
             stderr=PIPE,

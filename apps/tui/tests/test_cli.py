@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import crabtalk_tui
-from apps.tui.help_pages import commands, help_of
-from apps.tui.tests.command import CRABTALK
+from apps.tui.help_pages import PAGES
+from apps.tui.tests.command import CRABTALK, WARM
 from apps.tui.tests.speed import assert_quick
 from crabtalk_tui.cli import COMMANDS as LISTED
 
@@ -26,7 +26,7 @@ def crabtalk(*words: str | Path, **env: str) -> "subprocess.CompletedProcess[str
     )
 
 
-COMMANDS = [tuple(name.split()[1:]) for name in commands()]
+COMMANDS = [tuple(name.split()) for name in PAGES[0].commands()]
 RUNS = [
     ("ask", "tide"),
     ("conversations", "list"),
@@ -67,6 +67,7 @@ RUNS = [
     ("stats",),
     ("reload",),
 ]
+FIRST = {run[0]: run for run in reversed(RUNS)}.values()  # of each command
 ALONE = [("doctor",), ("completions", "bash")]  # need no daemon
 
 
@@ -78,12 +79,11 @@ def test_the_list_of_commands_here_is_whole() -> None:
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.req("cli.help")
 def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
-    said = crabtalk(*words, "--help")
-    assert (said.returncode, said.stderr) == (0, "")
-    assert said.stdout == f"{help_of(list(words))}\n"
-    assert "Example" in said.stdout
-    assert " ".join(["crabtalk", *words]) in said.stdout.partition("Example")[2]
-    lines = said.stdout.splitlines()
+    code, out, err = WARM.run(*words, "--help")
+    assert (code, err) == (0, "")
+    assert out == f"{PAGES[0].help_of(list(words))}\n"
+    assert " ".join(["crabtalk", *words]) in out.partition("Example")[2]
+    lines = out.splitlines()
     assert len(lines) <= 24, len(lines)
     assert max(map(len, lines)) <= 80
 
@@ -96,12 +96,16 @@ def test_without_a_daemon_it_is_said_how_to_start_one(
     (tmp_path / "brain" / "notes").mkdir(parents=True)
     (tmp_path / "brain" / "agent.toml").write_text('prompt = "You are crab."')
     (tmp_path / "brain" / "mcp.json").write_text('{"mcpServers": {"tides": {"command": "tides"}}}')
-    words = tuple(str(tmp_path / word) if word.startswith("brain") else word for word in words)
-    said = crabtalk("--no-start", *words, CRABTALK_HOME=str(home))
-    assert (said.returncode, said.stdout) == (1, "")
-    assert said.stderr == (
-        f"crabtalk: no daemon answers in {home}; start one with `crabtalkd run`\n"
+    env = {**os.environ, "CRABTALK_HOME": str(home)}
+    where = [str(tmp_path / word) if word.startswith("brain") else word for word in words]
+    said = WARM.run("--no-start", *where, env=env)
+    assert said == (
+        *(1, ""),
+        f"crabtalk: no daemon answers in {home}; start one with `crabtalkd run`\n",
     )
+    if words in FIRST:  # each loads what it needs by itself
+        cold = crabtalk("--no-start", *where, CRABTALK_HOME=str(home))
+        assert (cold.returncode, cold.stdout, cold.stderr) == said
 
 
 @pytest.mark.req("cli.no_daemon")
@@ -172,7 +176,8 @@ def test_help_loads_no_command_but_the_one_it_is_about() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(said.stdout.splitlines()[-1].split()) == {
         *("crabtalk_tui", "crabtalk_tui.cli", "crabtalk_tui.complaints"),
-        *("crabtalk_tui.options", "crabtalk_tui.screen"),
+        *("crabtalk_tui.options", "crabtalk", "crabtalk.component", "crabtalk.component.command"),
+        *(f"crabtalk.component.command.{part}" for part in ("ending", "options", "screen")),
     }
 
 

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.tui.tests.command import CRABTALK, PIPE, at_terminal, crabtalk, without_colour
+from apps.tui.tests.command import CRABTALK, WARM, at_terminal, crabtalk, without_colour
 from apps.tui.tests.peer import Peer, serving
+from apps.tui.tests.warm import PIPE, Started
+from crabtalk.component.command import visible
 from crabtalk.daemon import remote
 from crabtalk.protocol import wire
 from crabtalk_tui.event_lines import EventLines, as_json
-from crabtalk_tui.screen import visible
 from tests.daemon.served import PATIENCE, Served, becomes, following, served
 
 # ── Subscriptions ──────────────────────────────────────────────────────────────────────────────
@@ -110,11 +111,11 @@ async def test_what_cannot_be_a_payload_is_a_sentence(
 @asynccontextmanager
 async def watching(
     daemon: Served, *options: str
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader]]:
+) -> AsyncIterator[tuple[Started, asyncio.StreamReader]]:
     """The command, from when the daemon tells it what happens."""
     others = len(daemon.daemon.feed)
     words = ("events", "watch", "--home", str(daemon.home), *options)
-    process = await asyncio.create_subprocess_exec(CRABTALK, *words, stdout=PIPE, stderr=PIPE)
+    process = WARM.start(*words, stdout=PIPE, stderr=PIPE)
     try:
         await becomes(lambda: len(daemon.daemon.feed) > others)
         assert process.stdout is not None

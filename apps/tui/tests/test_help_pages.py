@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from apps.tui.help_pages import PAGES, ROOT, commands, fresh, pages, shown
+from apps.help_page import ROOT
+from apps.tui.help_pages import PAGES, SCRIPT, fresh, pages
 from crabtalk.hooks.memory import Settings as MemorySettings
 from crabtalk.hooks.sessions import Settings as SessionsSettings
 from crabtalk.memory import page
 
-TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in PAGES}
-STALE = "run python -m apps.tui.help_pages"
+STALE = f"run python -m {SCRIPT}"
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -23,27 +23,27 @@ def test_a_page_says_what_the_commands_say(path: Path) -> None:
 
 @pytest.mark.req("cli.help.pages")
 def test_every_command_is_on_one_page() -> None:
-    assert sorted(name for text in TEXTS.values() for name in shown(text)) == sorted(commands())
+    shown = [name for page in PAGES for name in page.shown(page.text())]
+    assert sorted(shown) == sorted(PAGES[0].commands())
 
 
 @pytest.mark.req("cli.help.pages")
 def test_a_stale_page_is_noticed() -> None:
-    for name, text in TEXTS.items():
-        elsewhere = [word for other in PAGES if other != name for word in shown(TEXTS[other])]
-        stale = text.replace("--help ", "--hilfe ")
-        assert stale != text
-        assert fresh(stale, elsewhere) == text
+    for each in PAGES:
+        stale = each.text().replace("--help ", "--hilfe ")
+        assert stale != each.text()
+        assert fresh(each, stale) == each.text()
 
 
 def test_a_command_that_is_gone_is_named() -> None:
     page = "<!-- help: crabtalk memory sing -->\n\n```text\n```\n"
     with pytest.raises(SystemExit, match="no command `crabtalk memory sing`"):
-        fresh(page, [])
+        fresh(PAGES[0], page)
 
 
 def block(language: str) -> str:
     """The block of docs/memory.md in that language."""
-    return TEXTS["docs/memory.md"].partition(f"```{language}\n")[2].partition("```")[0]
+    return PAGES[0].text().partition(f"```{language}\n")[2].partition("```")[0]
 
 
 @pytest.mark.req("cli.help.pages")

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from apps.tui.help_pages import ROOT, commands, contexts
+from apps.help_page import ROOT
+from apps.tui.help_pages import PAGES
 from apps.tui.man_page import MAN_PAGE, escaped, man_page
 
 PAGE = ROOT / MAN_PAGE
@@ -28,9 +29,9 @@ def rendered() -> str:
 @pytest.mark.req("cli.manual")
 def test_every_command_option_and_example_can_be_read_in_it() -> None:
     text = " ".join(rendered().replace("\u2010", "-").split())
-    for name in commands():
+    for name in PAGES[0].commands():
         assert name in text
-    for context in contexts():
+    for context in PAGES[0].contexts():
         for option in context.command.params:
             if isinstance(option, click.Option) and not option.hidden:
                 assert option.opts[0] in text, (context.command_path, option.opts)
@@ -48,7 +49,7 @@ def test_what_roff_would_take_for_a_command_is_text() -> None:
     @click.command("odd", help=".PP is no paragraph\n\n\b\n.B not bold")
     def odd() -> None: ...
 
-    root, *_ = contexts()
+    root, *_ = PAGES[0].contexts()
     page = man_page([root, click.Context(odd, info_name="odd", parent=root)])
     assert "\n\\&.PP is no paragraph\n" in page
     assert "\n\\&.B not bold\n" in page

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from apps.tui.tests.command import CRABTALK, INTERRUPT, PIPE, at_terminal, crabtalk
+from apps.tui.tests.command import INTERRUPT, WARM, at_terminal, crabtalk
 from apps.tui.tests.peer import serving
+from apps.tui.tests.warm import PIPE
 from crabtalk.protocol import Server, wire
 from tests.daemon.served import PATIENCE, Served, served
 from tests.mcp.world import TINY
@@ -189,7 +190,7 @@ async def test_what_happens_to_servers_is_watched(tmp_path: Path) -> None:
             "twin", {"name": "other", "command": COMMAND[0], "args": ["-c", "1"]}
         )
         words = ("mcp", "watch", "--agent", "crab", "--home", daemon.home, "--json")
-        watch = await asyncio.create_subprocess_exec(CRABTALK, *words, stdout=PIPE)
+        watch = WARM.start(*words, stdout=PIPE)
         assert watch.stdout is not None
         try:
             server = {"name": "beach", "command": COMMAND[0], "args": COMMAND[1:]}

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.command import CRABTALK, PIPE, at_terminal, crabtalk, without_colour
+from apps.tui.tests.command import WARM, at_terminal, crabtalk, without_colour
 from apps.tui.tests.kept import ENTRIES, everywhere, kept, written
 from apps.tui.tests.peer import Peer, entry, serving
+from apps.tui.tests.warm import PIPE
 from crabtalk.memory import Memory
 from crabtalk.protocol import wire
 
@@ -246,9 +247,7 @@ class Silent(Peer):
 async def test_ctrl_c_ends_a_command_with_130_and_no_words(home: Path) -> None:
     peer = Silent()
     async with serving(peer, home):
-        process = await asyncio.create_subprocess_exec(
-            *(CRABTALK, "memory", "list", "--home", home, "crab"), stdout=PIPE, stderr=PIPE
-        )
+        process = WARM.start(*("memory", "list", "--home", home, "crab"), stdout=PIPE, stderr=PIPE)
         await peer.reached.wait()
         process.send_signal(signal.SIGINT)
         assert await process.communicate() == (b"", b"")

@@ -8,14 +8,18 @@ def roll(sides: int = 6) -> int: ...
 run_mcp(server)
 """
 
-from .errors import ComponentError, UnitError
-from .log import start_log
-from .managers import last_lines, manager_here, run_command, stop_component
-from .place import Place
-from .port_file import PortFile, port_files
-from .running import run_mcp, serve_mcp
-from .service import McpService, Service
-from .unit import Manager, Runner, Status, Unit
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import ComponentError, UnitError
+    from .log import start_log
+    from .managers import last_lines, manager_here, run_command, stop_component
+    from .place import Place
+    from .port_file import PortFile, port_files
+    from .running import run_mcp, serve_mcp
+    from .service import McpService, Service
+    from .unit import Manager, Runner, Status, Unit
 
 __all__ = [
     "ComponentError",
@@ -37,3 +41,22 @@ __all__ = [
     "start_log",
     "stop_component",
 ]
+
+# Where each is. Imported on first use: a command line needs none of it to print its help.
+MODULES = {
+    "errors": ("ComponentError", "UnitError"),
+    "log": ("start_log",),
+    "managers": ("last_lines", "manager_here", "run_command", "stop_component"),
+    "place": ("Place",),
+    "port_file": ("PortFile", "port_files"),
+    "running": ("run_mcp", "serve_mcp"),
+    "service": ("McpService", "Service"),
+    "unit": ("Manager", "Runner", "Status", "Unit"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,8 @@
 """crabup: the command, its nouns, any service by its name, and how any of them ends."""
 
-import os
-import sys
-from typing import Any
-
 import click
+
+from crabtalk.component.command import Commands
 
 from . import __version__
 from .complaints import complaint
@@ -12,7 +10,6 @@ from .packages import pkg
 from .programs import KNOWN
 from .ps import ps
 from .pulling import list_, pull, rm, update
-from .screen import one_line, say
 from .services import VERBS, service_group
 
 EXAMPLES = """\b
@@ -28,26 +25,11 @@ Examples:
 """
 
 
-class Commands(click.Group):
-    """Ends in 0, in 1 with a sentence, in 2 for words it does not know, in 130 for Ctrl+C."""
+class Services(Commands):
+    """The nouns, and any service by its name."""
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read our output has seen enough
-            # What is still buffered goes nowhere, instead of failing when the interpreter flushes.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
-        except (KeyboardInterrupt, click.Abort):
-            sys.exit(130)
-        except (click.ClickException, click.exceptions.Exit):
-            raise
-        except Exception as error:
-            sentence = complaint(error)
-            if sentence is None:
-                raise
-            say(f"crabup: {one_line(sentence)}")
-            sys.exit(1)
+    def complaint(self, error: Exception) -> str | None:
+        return complaint(error)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -61,7 +43,10 @@ class Commands(click.Group):
 
 
 @click.group(
-    cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+    "crabup",
+    cls=Services,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="crabup", message="%(prog)s %(version)s")
 def main() -> None:

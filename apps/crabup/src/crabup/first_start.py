@@ -6,8 +6,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from crabtalk.component.command import say
+
 from .complaints import CommandError
-from .screen import say
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 

@@ -1,19 +1,10 @@
 """Options that several commands have."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-
-class HomeDirectory(click.ParamType[Path]):
-    name = "home"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        if value == "":
-            self.fail("it is empty; leave it out, or name a directory", param, ctx)
-        return Path(value).expanduser().absolute()
-
+from crabtalk.component.command import HomeDirectory
 
 home_option = click.option(
     "--home",
@@ -21,9 +12,6 @@ home_option = click.option(
     type=HomeDirectory(),
     metavar="DIR",
     help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
-)
-json_option = click.option(
-    "--json", "in_json", is_flag=True, help="One JSON document on standard output."
 )
 
 

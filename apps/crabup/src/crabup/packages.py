@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from crabtalk.component.command import (
+    document,
+    has_terminal,
+    json_option,
+    one_line,
+    say,
+    show,
+    table,
+)
+
+from .agreement import agree
 from .complaints import CommandError
-from .options import home_at, home_option, json_option
-from .screen import agree, document, has_terminal, one_line, say, show, table
+from .options import home_at, home_option
 
 if TYPE_CHECKING:
     from .manifest import Manifest

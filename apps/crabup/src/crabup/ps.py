@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from crabtalk.component.command import document, json_option, say, show, table
+
 from .complaints import CommandError
-from .options import home_at, home_option, json_option
-from .screen import document, say, show, table
+from .options import home_at, home_option
 
 if TYPE_CHECKING:
     from crabtalk.component import Manager

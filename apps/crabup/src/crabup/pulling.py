@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
+from crabtalk.component.command import document, json_option, one_line, say, show, table
+
 from .complaints import CommandError
 from .installers import Wanted, best_installer, installed
-from .options import home_at, home_option, json_option, make_home
+from .options import home_at, home_option, make_home
 from .programs import KNOWN, TABLE, distribution_of, is_ours
-from .screen import document, one_line, say, show, table
 
 
 @click.command()

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from crabtalk.component.command import has_terminal, one_line, say, show, visible
+
 from .complaints import CommandError
 from .log_lines import follow, last, log_of
 from .options import home_at, home_option, make_home
-from .screen import has_terminal, one_line, say, show, visible
 
 if TYPE_CHECKING:
     from .keeping import Kept

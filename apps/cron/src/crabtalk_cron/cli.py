@@ -1,18 +1,27 @@
 """crabtalk-cron: the command, its verbs, and how any of them ends."""
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from crabtalk.component.command import (
+    Commands,
+    document,
+    home_option,
+    json_option,
+    say,
+    show,
+    table,
+    verbose_option,
+)
+
 from . import __version__
-from .screen import document, say, show, table
 
 if TYPE_CHECKING:
     from .reading import Reading, Remark
@@ -26,54 +35,15 @@ Examples:
 """
 
 
-class Commands(click.Group):
-    """Ends in 0, in 1 with a sentence, in 2 for words it does not know, in 130 for Ctrl+C."""
-
-    def invoke(self, ctx: click.Context) -> Any:
+class Cron(Commands):
+    def complaint(self, error: Exception) -> str | None:
         from crabtalk.component import ComponentError
 
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read our output has seen enough
-            # What is still buffered goes nowhere, instead of failing when the interpreter flushes.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
-        except (KeyboardInterrupt, click.Abort):
-            sys.exit(130)
-        except (ComponentError, OSError) as error:
-            say(f"{NAME}: {error}")
-            sys.exit(1)
-
-
-class HomeDirectory(click.ParamType[Path]):
-    name = "home"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        if value == "":
-            self.fail("it is empty; leave it out, or name a directory", param, ctx)
-        return Path(value).expanduser().absolute()
-
-
-def default_home() -> Path:
-    from crabtalk.transport import default_home as found
-
-    return found()
-
-
-home_option = click.option(
-    "--home",
-    type=HomeDirectory(),
-    metavar="DIR",
-    default=default_home,
-    help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
-)
-json_option = click.option(
-    "--json", "in_json", is_flag=True, help="One JSON document on standard output."
-)
+        return str(error) if isinstance(error, ComponentError | OSError) else None
 
 
 @click.group(
-    cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+    NAME, cls=Cron, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
 def main() -> None:
@@ -82,7 +52,7 @@ def main() -> None:
 
 @main.command()
 @home_option
-@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@verbose_option
 def run(home: Path, verbose: bool) -> None:
     """Run in the foreground until Ctrl+C or SIGTERM.
 

@@ -4,9 +4,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from crabtalk.component.command import one_line
+
 from .clock import Clock
 from .entry import Entry
-from .screen import one_line
 
 
 def next_of(entry: Entry, count: int) -> list[datetime]:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from crabtalk.component.command import one_line, say
+
 from .complaints import CommandError
-from .screen import one_line, say
 
 EDITORS = ("nano", "vim", "vi")
 OBJECTION = "#! "

@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 
+from crabtalk.component.command import one_line
+
 from .agent_editing import ObjectionError
 from .agent_file import written_prompt
 from .agent_page import page_of, read_page
 from .complaints import CommandError
 from .options import daemon
-from .screen import one_line
 from .stores import known
 
 NAMES = "`crabtalk agents list` has the names"

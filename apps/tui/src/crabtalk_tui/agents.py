@@ -8,13 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from crabtalk.component.command import (
+    cells,
+    document,
+    json_option,
+    line_width,
+    one_line,
+    say,
+    show,
+    table,
+    visible,
+)
+
 from .agent_file import written, written_prompt
 from .agent_page import must_be_plain, page_of, read_page
 from .agreement import must_agree, yes_option
 from .complaints import CommandError
 from .names import AgentName, ModelName
-from .options import daemon, home_option, json_option
-from .screen import cells, document, line_width, one_line, say, show, table, visible
+from .options import daemon, home_option
 from .stores import known
 
 if TYPE_CHECKING:

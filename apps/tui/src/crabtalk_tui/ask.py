@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from crabtalk.component.command import say, visible
+
 from .complaints import CommandError, is_too_long
 from .direct import connected, root_of, streamed
 from .message import has_terminal, message
 from .names import AgentName
 from .options import AGENT, daemon, home_option, inherited
-from .screen import say, visible
 from .telling import Objects, Telling, Text
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 A command's module is imported when the command is named: whoever wants help waits for nothing else.
 """
 
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from crabtalk.component.command import Commands, HomeDirectory
+
 from . import __version__
 from .complaints import complaint
-from .options import HomeDirectory, no_start_option
-from .screen import one_line, say
+from .options import no_start_option
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -46,8 +46,8 @@ Example:
 """
 
 
-class Commands(click.Group):
-    """Ends in 0, in 1 with a sentence, in 2 for words it does not know, in 130 for Ctrl+C."""
+class Crabtalk(Commands):
+    """Its commands are named here and imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -88,61 +88,13 @@ class Commands(click.Group):
         # Not the group's own: it would import every command for its help.
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
-    def main(self, *args: Any, **extra: Any) -> Any:
-        have_streams()
-        try:
-            return super().main(*args, **extra)
-        except OSError as error:  # of the help, which is printed before anything is invoked
-            drop_output()
-            say(f"crabtalk: {unarrived(error)}")
-            sys.exit(1)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read our output has seen enough
-            drop_output()
-            sys.exit(0)
-        except (KeyboardInterrupt, click.Abort):
-            sys.exit(130)
-        except (click.ClickException, click.exceptions.Exit):
-            raise
-        except Exception as error:
-            sentence = unwritten() or complaint(error)
-            if sentence is None:
-                raise
-            say(f"crabtalk: {one_line(sentence)}")
-            sys.exit(1)
-
-
-def have_streams() -> None:
-    """A stream that was closed before we began is one that nobody reads."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
-
-
-def unwritten() -> str | None:
-    """Why what was printed did not arrive, if it did not; then nothing more is printed."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        drop_output()
-        return unarrived(error)
-    return None
-
-
-def unarrived(error: OSError) -> str:
-    return f"the output cannot be written: {error.strerror}; send it elsewhere"
-
-
-def drop_output() -> None:
-    """What is still buffered goes nowhere, instead of failing when the interpreter flushes."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    def complaint(self, error: Exception) -> str | None:
+        return complaint(error)
 
 
 @click.group(
-    cls=Commands,
+    "crabtalk",
+    cls=Crabtalk,
     invoke_without_command=True,
     subcommand_metavar="[COMMAND] [ARGS]...",
     epilog=EXAMPLES,

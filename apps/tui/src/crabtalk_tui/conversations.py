@@ -8,13 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from crabtalk.component.command import (
+    cells,
+    document,
+    json_option,
+    line_width,
+    one_line,
+    say,
+    show,
+    styled,
+    table,
+    visible,
+)
+
 from .agreement import must_agree, yes_option
 from .complaints import CommandError
 from .moments import local
 from .names import AgentName
 from .objects import as_object
-from .options import daemon, home_option, inherited, json_option
-from .screen import cells, document, line_width, one_line, say, show, styled, table, visible
+from .options import daemon, home_option, inherited
 from .stores import known
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from crabtalk.component.command import one_line
+
 from .checks import Finding, here, missing_variables
 from .complaints import CommandError, complaint
 from .moments import age
-from .screen import one_line
 
 if TYPE_CHECKING:
     from crabtalk.client import SyncClient

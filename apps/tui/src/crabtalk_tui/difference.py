@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .screen import one_line
+from crabtalk.component.command import one_line
 
 if TYPE_CHECKING:
     from crabtalk.memory import Entry

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
+from crabtalk.component.command import document, json_option, show, styled, table, visible
+
 from .checks import Finding, examined
-from .options import home_option, json_option
-from .screen import document, show, styled, table, visible
+from .options import home_option
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 

@@ -3,7 +3,7 @@
 import re
 from itertools import groupby
 
-from .screen import has_colour, styled
+from crabtalk.component.command import has_colour, styled
 
 WORD = re.compile(r"[^\W_]+")
 

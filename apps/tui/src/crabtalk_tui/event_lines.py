@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .screen import visible
+from crabtalk.component.command import visible
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from crabtalk.component.command import document, json_option, one_line, say, show, table
+
 from .complaints import CommandError
 from .event_lines import EventLines, as_json
-from .options import daemon, home_option, json_option
-from .screen import document, one_line, say, show, table
+from .options import daemon, home_option
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire

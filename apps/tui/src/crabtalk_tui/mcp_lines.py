@@ -3,7 +3,7 @@
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from .screen import line_width, one_line, styled
+from crabtalk.component.command import line_width, one_line, styled
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from crabtalk.component.command import document, json_option, one_line, say, show, table
+
 from .agreement import must_agree, yes_option
 from .complaints import CommandError
 from .mcp_exchange import is_masked, read_servers, write_servers
 from .mcp_lines import as_json, details, event_json, event_line, row
 from .names import AgentName
-from .options import daemon, home_option, json_option
-from .screen import document, one_line, say, show, table
+from .options import daemon, home_option
 from .stores import known
 
 if TYPE_CHECKING:

@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from crabtalk.component.command import (
+    document,
+    json_option,
+    line_width,
+    one_line,
+    say,
+    show,
+    styled,
+    table,
+    visible,
+)
+
 from .book import read_book, write_book
 from .complaints import CommandError
 from .difference import Difference
 from .emphasis import emphasised
 from .moments import age, day, timestamp
-from .options import json_option
 from .places import place_options, placed
-from .screen import document, line_width, one_line, say, show, styled, table, visible
 
 if TYPE_CHECKING:
     from crabtalk.memory import Entry, Hit

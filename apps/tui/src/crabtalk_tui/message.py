@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from crabtalk.component.command import one_line, say
+
 from .complaints import CommandError
-from .screen import one_line, say
 
 STDIN = "-"
 # Bytes of all of it: more than models read, and within what a frame takes.

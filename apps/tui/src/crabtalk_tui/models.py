@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
+from crabtalk.component.command import document, json_option, one_line, say, show
+
 from .names import ModelName
-from .options import daemon, home_option, json_option
-from .screen import document, one_line, say, show
+from .options import daemon, home_option
 
 
 @click.group(invoke_without_command=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .screen import say
+from crabtalk.component.command import HomeDirectory, say
 
 if TYPE_CHECKING:
     from crabtalk.client import SyncClient
@@ -16,15 +16,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 AGENT = "crab"  # whom people talk to who name nobody; every home has it from its first start
 FORBIDDEN = f"{__package__}.no_start"
-
-
-class HomeDirectory(click.ParamType[Path]):
-    name = "home"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        if value == "":
-            self.fail("it is empty; leave it out, or name a directory", param, ctx)
-        return Path(value).expanduser().absolute()
 
 
 def inherited(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -59,11 +50,6 @@ def home_option(command: F) -> F:
         callback=inherited,
         help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
     )(command)
-
-
-json_option = click.option(
-    "--json", "in_json", is_flag=True, help="One JSON document on standard output."
-)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .screen import one_line, say, visible
+from crabtalk.component.command import one_line, say, visible
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from crabtalk.component.command import document, json_option, one_line, say, show, table, visible
+
 from .complaints import CommandError
 from .moments import local
 from .names import AgentName
-from .options import daemon, home_option, inherited, json_option
-from .screen import document, one_line, say, show, table, visible
+from .options import daemon, home_option, inherited
 from .stores import known
 
 if TYPE_CHECKING:

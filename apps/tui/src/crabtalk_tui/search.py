@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from crabtalk.component.command import (
+    document,
+    json_option,
+    line_width,
+    one_line,
+    say,
+    show,
+    styled,
+)
+
 from .emphasis import emphasised
 from .moments import Moment, local, rfc3339
-from .options import daemon, home_option, json_option
-from .screen import document, line_width, one_line, say, show, styled
+from .options import daemon, home_option
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from .options import daemon, home_option, json_option
-from .screen import document, one_line, say, show, table
+from crabtalk.component.command import document, json_option, one_line, say, show, table
+
+from .options import daemon, home_option
 
 
 @click.command()

@@ -5,9 +5,10 @@ from typing import Any
 
 import click
 
+from crabtalk.component.command import document, json_option, one_line, say, show, table
+
 from .moments import age
-from .options import daemon, home_option, json_option
-from .screen import document, one_line, say, show, table
+from .options import daemon, home_option
 
 
 @click.command()

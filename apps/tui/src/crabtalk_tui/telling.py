@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from .screen import document, one_line, visible
+from crabtalk.component.command import document, one_line, visible
 
 if TYPE_CHECKING:
     from crabtalk.client import Event

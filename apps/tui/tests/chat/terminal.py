@@ -24,6 +24,7 @@ from typing import Any
 
 import pyte
 
+from apps.tui.tests.warm import PIPE, Program, Started
 from crabtalk.client import Client, connect
 from crabtalk.transport import RunFiles
 from crabtalk_tui.chat.paper import REWRAPPING
@@ -31,6 +32,12 @@ from tests.daemon.served import AGENTS, PATIENCE, prepare
 from tests.model_server import ModelServer, model_server
 
 BIN = Path(sys.executable).parent
+CHAT = Program(BIN / "crabtalk", "crabtalk_tui.cli:main", "crabtalk_tui.chat.app")
+# And what a daemon loads for its first turn.
+CRABTALKD = Program(
+    *(BIN / "crabtalkd", "crabtalk.daemon.cli:main", "crabtalk.daemon.process"),
+    *("crabtalk.daemon.server", "crabtalk.model.openai", "aiohttp", "tantivy", "uvloop"),
+)
 LINES = 100_000  # of scrollback
 
 Cells = Any  # pyte's: characters by column
@@ -61,7 +68,7 @@ class Screen(pyte.HistoryScreen):
 class Terminal:
     """What one sees and does at it."""
 
-    def __init__(self, master: int, process: asyncio.subprocess.Process, size: tuple[int, int]):
+    def __init__(self, master: int, process: Started, size: tuple[int, int]):
         self.process = process
         self.written = bytearray()  # by the command, as it came
         self.columns, self.rows = size
@@ -246,13 +253,12 @@ async def chatting(
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
     settled = dict.fromkeys(("COLORTERM", "NO_COLOR", *REWRAPPING), "")
     settled |= {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
-    process = await asyncio.create_subprocess_exec(
-        *(BIN / "crabtalk", "--home", home, *words),
+    process = CHAT.start(
+        *("--home", home, *words),
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        has_terminal=True,
         cwd=cwd,
         env={**os.environ, **settled, **env},
     )
@@ -271,13 +277,10 @@ class Daemon:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Started | None = None
 
     async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *(BIN / "crabtalkd", "run", "--home", self.home, "--tcp", "off"),
-            stderr=asyncio.subprocess.PIPE,
-        )
+        self._process = CRABTALKD.start("run", "--home", self.home, "--tcp", "off", stderr=PIPE)
         assert self._process.stderr is not None
         async with asyncio.timeout(PATIENCE):
             line = await self._process.stderr.readline()

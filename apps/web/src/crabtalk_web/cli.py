@@ -1,9 +1,7 @@
 """crabtalk-web: the command, its verbs, and how any of them ends."""
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -12,8 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from crabtalk.component.command import (
+    Commands,
+    document,
+    home_option,
+    json_option,
+    one_line,
+    show,
+    table,
+    verbose_option,
+)
+
 from . import __version__
-from .screen import document, plain, qr_code, say, show, table
+from .qr_code import qr_code
 
 if TYPE_CHECKING:
     from .gateway import Credentials, GatewayConfig
@@ -29,33 +38,18 @@ Examples:
 """
 
 
-class Commands(click.Group):
-    """Ends in 0, in 1 with a sentence, in 2 for words it does not know, in 130 for Ctrl+C."""
-
-    def invoke(self, ctx: click.Context) -> Any:
+class Web(Commands):
+    def complaint(self, error: Exception) -> str | None:
         from crabtalk.component import ComponentError
 
         from .gateway.errors import AWAY, GatewayError, RelayAwayError, RelayRefusedError
         from .relay.errors import RelayConfigError
 
         known = (ComponentError, GatewayError, RelayAwayError, RelayRefusedError, RelayConfigError)
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read our output has seen enough
-            # What is still buffered goes nowhere, instead of failing when the interpreter flushes.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
-        except (KeyboardInterrupt, click.Abort):
-            sys.exit(130)
-        except (*known, *AWAY) as error:
-            say(f"{NAME}: {error}")
-            sys.exit(1)
-        except ExceptionGroup as group:
-            expected, _ = group.split((*known, *AWAY))
-            if expected is None:
-                raise
-            say(f"{NAME}: {first_of(expected)}")
-            sys.exit(1)
+        if isinstance(error, ExceptionGroup):
+            expected, _ = error.split((*known, *AWAY))
+            return str(first_of(expected)) if expected is not None else None
+        return str(error) if isinstance(error, (*known, *AWAY)) else None
 
 
 def first_of(group: ExceptionGroup[Exception]) -> Exception:
@@ -65,36 +59,8 @@ def first_of(group: ExceptionGroup[Exception]) -> Exception:
     return found
 
 
-class HomeDirectory(click.ParamType[Path]):
-    name = "home"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        if value == "":
-            self.fail("it is empty; leave it out, or name a directory", param, ctx)
-        return Path(value).expanduser().absolute()
-
-
-def default_home() -> Path:
-    from crabtalk.transport import default_home as found
-
-    return found()
-
-
-home_option = click.option(
-    "--home",
-    type=HomeDirectory(),
-    metavar="DIR",
-    default=default_home,
-    help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
-)
-json_option = click.option(
-    "--json", "in_json", is_flag=True, help="One JSON document on standard output."
-)
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log more.")
-
-
 @click.group(
-    cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+    NAME, cls=Web, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
 def main() -> None:
@@ -279,7 +245,7 @@ def list_devices(home: Path, in_json: bool) -> None:
         document({"devices": found})
     elif found:
         rows = [[str(one.get(key) or "") for key in ("id", "kind", "client")] for one in found]
-        show(table([[plain(cell) for cell in row] for row in rows]))
+        show(table([[one_line(cell) for cell in row] for row in rows]))
 
 
 @devices.command()
@@ -329,7 +295,7 @@ def status(home: Path, in_json: bool) -> None:
         show("This machine is not paired; run `crabtalk-web up`, or `crabtalk-web pair URL`.")
         return
     show(f"Paired with {found['relay']}, {'running' if found['running'] else 'not running'}.")
-    rows = [[plain(one["agent"]), f"{one['unsent']} to send"] for one in found["conversations"]]
+    rows = [[one_line(one["agent"]), f"{one['unsent']} to send"] for one in found["conversations"]]
     if rows:
         show(table(rows))
 

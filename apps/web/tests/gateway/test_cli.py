@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from apps.web.help_pages import PAGE, fresh, help_of, shown
+from apps.web.help_pages import PAGE
 from apps.web.tests.gateway.command import called, running
 from apps.web.tests.gateway.phone import phone, texts
 from apps.web.tests.gateway.world import AGENTS, let_in
@@ -236,7 +236,7 @@ def test_the_page_has_every_setting_and_what_it_is_by_default() -> None:
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
     said = (await called(*words, "--help")).answer
-    assert said == f"{help_of(list(words))}\n"
+    assert said == f"{PAGE.help_of(list(words))}\n"
     assert len(said.splitlines()) <= 30
     if words != ("devices",):
         assert "Example" in said
@@ -244,9 +244,9 @@ async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> No
 
 @pytest.mark.req("web.cli.help")
 def test_the_page_shows_the_help_of_every_command() -> None:
-    page = PAGE.read_text("utf-8")
-    assert fresh(page) == page, "run python apps/web/help_pages.py"
-    assert set(shown(page)) >= {" ".join(words) for words in VERBS}
+    page = PAGE.text()
+    assert PAGE.fresh(page) == page, f"run python -m {PAGE.script}"
+    assert set(PAGE.shown(page)) >= {" ".join(words) for words in VERBS}
 
 
 @pytest.mark.req("web.cli.help")

@@ -64,7 +64,10 @@ class Terminal:
             await self._news.wait()
         return found
 
-    def press(self, keys: bytes) -> None:
+    async def press(self, keys: bytes) -> None:
+        """Once it reads keys rather than lines: what is pressed before that goes unnoticed."""
+        while termios.tcgetattr(self.theirs)[3] & termios.ICANON:
+            await asyncio.sleep(0.02)
         os.write(self._ours, keys)
 
     def close(self) -> None:
@@ -92,7 +95,7 @@ async def pair(there: Town, ada: Person, home: Path) -> None:
     )
     try:
         await terminal.until("(?i)mobile")
-        terminal.press(b"\r")
+        await terminal.press(b"\r")
         key = key_of_link((await terminal.until(r"happy://terminal\?[\w-]{43}"))[0])
         assert key is not None
         status = await ada.get("/v1/auth/request/status", publicKey=to_base64(key))

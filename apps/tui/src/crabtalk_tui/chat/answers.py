@@ -6,9 +6,9 @@ Names and texts are anybody's: none of them can become markup.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from crabtalk.component.command import one_line
 from crabtalk.protocol import wire
 from crabtalk_tui.moments import day, local
-from crabtalk_tui.screen import one_line
 
 from .candidates import Catalogue, Named
 from .command_table import COMMANDS

@@ -5,7 +5,7 @@ questions, what people say. Each is lines of a width; what is theirs to say come
 import difflib
 from collections.abc import Iterable, Sequence
 
-from crabtalk_tui.screen import visible
+from crabtalk.component.command import visible
 
 from .calls import Call
 from .flow import Flow, Span, filled, fitted, joined, paint

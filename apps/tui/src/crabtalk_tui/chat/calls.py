@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from crabtalk_tui.screen import one_line
+from crabtalk.component.command import one_line
 
 # What a call is about: one of its arguments, by the tool's name.
 ABOUT: Mapping[str, str] = {

@@ -5,14 +5,13 @@ What was said cannot escape: the HTML has no script, and nothing in it is markup
 """
 
 import html
-import json
 import re
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol
 
+from crabtalk.component.command import json_line, one_line, visible
 from crabtalk.protocol import wire
 from crabtalk_tui.moments import local
-from crabtalk_tui.screen import CONTROL, one_line, visible
 
 Form = Literal["md", "json", "html"]
 FORMS: dict[str, Form] = {".md": "md", ".json": "json", ".html": "html"}  # by a file's ending
@@ -85,12 +84,12 @@ class Json:
         self._separator = ""
 
     def begin(self) -> str:
-        return dumped(self._head)[:-1] + ', "messages": ['
+        return json_line(self._head)[:-1] + ', "messages": ['
 
     def add(self, messages: Iterable[wire.ConversationMessage]) -> str:
         pieces: list[str] = []
         for message in messages:
-            pieces.append(f"{self._separator}\n{dumped(as_json(message))}")
+            pieces.append(f"{self._separator}\n{json_line(as_json(message))}")
             self._separator = ","
         return "".join(pieces)
 
@@ -205,9 +204,3 @@ def fenced(text: str) -> str:
 
 def code(text: str) -> str:
     return one_line(text).replace("`", "'")
-
-
-def dumped(value: Any) -> str:
-    """JSON on one line, without a character that a terminal would obey."""
-    text = json.dumps(value, ensure_ascii=False)
-    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from crabtalk.client import Client, ServerError
+from crabtalk.component.command import one_line
 from crabtalk.protocol import wire
 from crabtalk_tui.event_lines import EventLines
-from crabtalk_tui.screen import one_line
 
 from .conversation import Conversation
 from .kin import Kin

@@ -11,8 +11,8 @@ from typing import Literal
 
 from prompt_toolkit.utils import get_cwidth
 
+from crabtalk.component.command import one_line, visible
 from crabtalk.protocol import wire
-from crabtalk_tui.screen import one_line, visible
 
 Line = list[tuple[str, str]]  # pieces of text, each with its style
 Outcome = Literal["", "sent", "left"]

@@ -8,7 +8,7 @@ taken, they are the same. What a piece of text costs does not depend on what cam
 from collections import deque
 from collections.abc import Sequence
 
-from crabtalk_tui.screen import visible
+from crabtalk.component.command import visible
 
 from .flow import Span, cells
 from .grid import Grid, is_header, is_rule

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from crabtalk.component.command import line_width, visible
 from crabtalk.transport import default_home
-from crabtalk_tui.screen import line_width, visible
 
 from .form import Form, Page
 from .greeting import greeting

@@ -24,7 +24,7 @@ from prompt_toolkit.layout import (
 )
 from prompt_toolkit.utils import get_cwidth
 
-from crabtalk_tui.screen import visible
+from crabtalk.component.command import visible
 
 from .candidates import Candidate
 from .form import cut

@@ -8,7 +8,7 @@ text, but for line breaks and addresses.
 import re
 from html import unescape
 
-from crabtalk_tui.screen import visible
+from crabtalk.component.command import visible
 
 from .flow import BREAK
 

@@ -7,8 +7,8 @@ when they are drawn, for a feed and a stream keep no order between them.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from crabtalk.component.command import one_line, visible
 from crabtalk.protocol import wire
-from crabtalk_tui.screen import one_line, visible
 
 from .blocks import duration
 from .calls import Call, colourless

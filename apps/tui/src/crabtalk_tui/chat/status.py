@@ -8,7 +8,7 @@ from typing import Literal
 
 from prompt_toolkit.utils import get_cwidth
 
-from crabtalk_tui.screen import one_line
+from crabtalk.component.command import one_line
 
 from .form import Line, cut
 

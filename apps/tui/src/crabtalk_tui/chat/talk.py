@@ -11,8 +11,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from crabtalk.component.command import one_line
 from crabtalk.protocol import wire
-from crabtalk_tui.screen import one_line
 
 from . import commands
 from .commands import Called, Saying

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
+from crabtalk.component.command import one_line
 from crabtalk.protocol import wire
-from crabtalk_tui.screen import one_line
 
 from .blocks import Blocks, duration
 from .calls import Call, colourless

@@ -7,7 +7,7 @@ import time
 
 from prompt_toolkit.utils import get_cwidth
 
-from crabtalk_tui.screen import one_line
+from crabtalk.component.command import one_line
 
 from .asking import Asking
 from .board import ROOM_ABOVE, gap_rows, is_roomy

@@ -26,13 +26,23 @@ def show(text: str) -> None:
 
 def document(value: Any) -> None:
     """One JSON document, or one of a stream of them: a line."""
+    click.echo(json_line(value))
+
+
+def json_line(value: Any) -> str:
+    """Without a character that a terminal would obey."""
     text = json.dumps(value, ensure_ascii=False)
-    click.echo(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def say(sentence: str) -> None:
     """What is no answer."""
-    click.echo(sentence, err=True)
+    click.echo(visible(sentence, layout=True), err=True)
+
+
+def has_terminal() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def has_colour() -> bool:
@@ -54,7 +64,9 @@ def one_line(text: str, most: int | None = None) -> str:
 def visible(text: str, *, layout: bool = False) -> str:
     """With `layout`, tabs and line breaks are left to do what they do."""
     pattern = CONTROL_BUT_LAYOUT if layout else CONTROL
-    return pattern.sub(lambda found: ascii(found[0])[1:-1], text)
+    shown = pattern.sub(lambda found: ascii(found[0])[1:-1], text)
+    # Half a character, as names of files may have, no stream would take.
+    return shown.encode(errors="backslashreplace").decode()
 
 
 def line_width() -> int:

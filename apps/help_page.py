@@ -1,0 +1,111 @@
+"""A page that shows what `--help` says, kept true by a program.
+
+It shows a command's help in the block below a line `<!-- help: crabtalk-cron next -->`.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).parents[1]
+WIDTH = 78  # of a screen of 80 columns; click leaves two free
+
+
+class HelpPage:
+    """One program's help on one page; `path` is as it is called from the root."""
+
+    def __init__(self, program: click.Group, path: str, script: str) -> None:
+        self.program = program
+        self.path = path
+        self.script = script
+        self.block = re.compile(
+            rf"(<!-- help: {program.name}((?: [a-z]+)*) -->\n+```text\n)(.*?)(```)", re.DOTALL
+        )
+
+    def text(self) -> str:
+        return (ROOT / self.path).read_text(encoding="utf-8")
+
+    def fresh(self, page: str) -> str:
+        """The page with every block as it should be."""
+        return self.block.sub(
+            lambda block: f"{block[1]}{self.help_of(block[2].split())}\n{block[4]}", page
+        )
+
+    def shown(self, page: str) -> list[str]:
+        """The commands whose help is on a page, without the program's name."""
+        return [block[1].strip() for block in self.block.findall(page)]
+
+    def commands(self) -> list[str]:
+        """Every one there is, groups included, without the program's name."""
+        paths = (context.command_path for context in self.contexts())
+        return [path.removeprefix(f"{self.program.name}").strip() for path in paths]
+
+    def contexts(self) -> Iterator[click.Context]:
+        """Of every command, as if it had been called on a screen of 80 columns."""
+        waiting = [self._root()]
+        while waiting:
+            context = waiting.pop(0)
+            yield context
+            waiting = [*below(context), *waiting]
+
+    def help_of(self, words: list[str]) -> str:
+        """What the program prints for these words and `--help`."""
+        context, rest = self._root(), words
+        while rest:
+            group = context.command
+            found = resolved(group, context, rest) if isinstance(group, click.Group) else None
+            if found is None:
+                path = " ".join([str(self.program.name), *words])
+                raise SystemExit(f"there is no command `{path}`")
+            context, rest = found
+        return context.get_help()
+
+    def _root(self) -> click.Context:
+        program = self.program
+        return click.Context(
+            program, info_name=program.name, terminal_width=WIDTH, **program.context_settings
+        )
+
+    def update(self) -> int:
+        """Makes it fresh; with --check, only says if it is stale."""
+        return update({ROOT / self.path: self.fresh(self.text())}, self.script)
+
+
+def resolved(
+    group: click.Group, context: click.Context, words: list[str]
+) -> tuple[click.Context, list[str]] | None:
+    """The command that the first word names, and the words after it."""
+    try:
+        name, command, rest = group.resolve_command(context, words)
+    except click.UsageError:
+        return None
+    return (click.Context(command, info_name=name, parent=context), rest) if command else None
+
+
+def below(context: click.Context) -> Iterator[click.Context]:
+    group = context.command
+    if isinstance(group, click.Group):
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if command is not None:
+                yield click.Context(command, info_name=name, parent=context)
+
+
+def update(pages: dict[Path, str], script: str) -> int:
+    """Writes those that are not as they should be; with --check, only says which. An exit status"""
+    stale = {
+        path: text
+        for path, text in pages.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
+    if "--check" in sys.argv:
+        for path in stale:
+            click.echo(f"{path.relative_to(ROOT)} is stale: run python -m {script}", err=True)
+        return 1 if stale else 0
+    for path, text in stale.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return 0

@@ -1,0 +1,48 @@
+"""What programs share at a terminal: cheap to import, and nothing printed steers a terminal."""
+
+import subprocess
+import sys
+
+import pytest
+
+from crabtalk import component
+from crabtalk.component.command import json_line, one_line, table, visible
+
+
+@pytest.mark.req("component.command.light")
+def test_a_command_line_waits_for_no_loop_and_no_wire() -> None:
+    code = "import sys, crabtalk.component.command; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(found.stdout.split())
+    assert loaded.isdisjoint({"asyncio", "google.protobuf", "crabtalk.transport"})
+    ours = {name for name in loaded if name.startswith("crabtalk.component.")}
+    assert all(name.startswith("crabtalk.component.command") for name in ours)
+
+
+@pytest.mark.req("component.command.light")
+def test_what_a_component_needs_is_there_all_the_same() -> None:
+    assert all(getattr(component, name) is not None for name in component.__all__)
+    listed = [name for names in component.MODULES.values() for name in names]
+    assert sorted(listed) == component.__all__
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        component.Nothing  # noqa: B018
+
+
+@pytest.mark.req("component.command.visible")
+@pytest.mark.parametrize("sign", ["\x1b", "\x07", "\x9b", "\x7f", "\u202e", "\u2066", "\u2028"])
+def test_what_strangers_wrote_is_shown_and_not_obeyed(sign: str) -> None:
+    written = f"a{sign}b"
+    shown = [visible(written), visible(written, layout=True), one_line(written), json_line(written)]
+    assert all(sign not in each for each in shown)
+    assert all("\\" in each for each in shown[:2])
+
+
+@pytest.mark.req("component.command.visible")
+def test_half_a_character_is_shown_as_what_it_is() -> None:
+    assert visible("\udc80") == "\\udc80"
+    assert visible("a\tb\nc\r\nd\re", layout=True) == "a\tb\nc\r\nd\\re"
+
+
+@pytest.mark.req("component.command.table")
+def test_columns_stand_below_each_other_in_any_script() -> None:
+    assert table([["数数", "x", "y"], ["a", "long", ""]]) == "数数  x     y\na     long"
