@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-from crabtalk.model import Image, Message, Request, ToolCall, anthropic, bedrock, google, openai
+from crabtalk.model import Image, Message, Request, ToolCall, openai
+from crabtalk.model.anthropic import encoding as anthropic
+from crabtalk.model.bedrock import encoding as bedrock
+from crabtalk.model.google import encoding as google
 
 PICTURE = Image("image/png", b"\x89PNG")
 BASE64 = "iVBORw=="

@@ -1,0 +1,230 @@
+"""An answer of Anthropic's, block by block, as chunks of ours."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from crabtalk.model.errors import ApiError, ErrorKind
+from crabtalk.model.messages import Chunk, Finish, ToolCallDelta, Usage
+from crabtalk.model.reading import decode, usage_by_parts
+from crabtalk.model.sse import SseDecoder
+
+from .failures import stream_error
+from .generations import KIND, THINKING
+
+FINISHES: dict[str, Finish] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "filtered",
+}
+
+
+class AnthropicDecoder:
+    """Named events up to `message_stop`. Events, blocks and deltas it does not know are no matter.
+
+    An answer with thinking in it leaves its layout in `opaque`: one entry a block, in order. An
+    entry of thinking is the block itself; of text and calls it says only which part of the message
+    they are, since the message has them.
+    """
+
+    def __init__(self) -> None:
+        self._events = SseDecoder()
+        self._finished = False
+        self._usage: dict[str, int] = {}
+        self._open: dict[int, Block] = {}  # by the vendor's index
+        self._layout: list[Block] = []
+        self._calls = 0
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        return [
+            chunk
+            for name, event in self._events.feed(data)
+            if (chunk := self._read(name, event)) is not None
+        ]
+
+    def end(self) -> list[Chunk]:
+        chunks = [
+            chunk
+            for name, event in self._events.end()
+            if (chunk := self._read(name, event)) is not None
+        ]
+        if not self._finished:
+            raise ApiError(ErrorKind.CONNECTION, "the stream ended before the answer did")
+        return chunks
+
+    def _read(self, name: str, event: bytes) -> Chunk | None:
+        if name and name not in EVENTS:
+            return None
+        document = decode(event)
+        if not isinstance(document, dict):
+            raise ApiError(ErrorKind.PROTOCOL, "the stream holds something other than objects")
+        match "error" if name == "error" else document.get("type"):
+            case "content_block_delta":
+                return self._delta(document)
+            case "content_block_start":
+                return self._start(document)
+            case "content_block_stop":
+                return self._stop(document)
+            case "message_start":
+                self._count(part(document, "message"))
+            case "message_delta":
+                return self._message(document)
+            case "message_stop":
+                self._finished = True
+            case "error":
+                raise stream_error(event)
+        return None
+
+    def _start(self, document: dict[str, Any]) -> Chunk | None:
+        given = part(document, "content_block")
+        block = Block(given)
+        if block.kind not in BLOCKS:
+            return None
+        self._open[index_of(document)] = block
+        self._layout.append(block)
+        if block.kind == "text" and (text := words(given, "text")):
+            return block.add_text(text)
+        if block.kind == "thinking" and (thought := words(given, "thinking")):
+            return block.add_thought(thought)
+        if block.kind == "tool_use":
+            block.call = self._calls
+            self._calls += 1
+            call = ToolCallDelta(block.call, words(given, "id"), words(given, "name"))
+            return Chunk(tool_calls=(call,))
+        return None
+
+    def _delta(self, document: dict[str, Any]) -> Chunk | None:
+        block = self._open.get(index_of(document))
+        if block is None:
+            return None
+        delta = part(document, "delta")
+        match delta.get("type"):
+            case "text_delta" if text := words(delta, "text"):
+                return block.add_text(text)
+            case "thinking_delta" if thought := words(delta, "thinking"):
+                return block.add_thought(thought)
+            case "signature_delta":
+                block.signature += words(delta, "signature")
+            case "input_json_delta" if block.call is not None:
+                piece = words(delta, "partial_json")
+                return block.add_arguments(piece) if piece else None
+        return None
+
+    def _stop(self, document: dict[str, Any]) -> Chunk | None:
+        block = self._open.pop(index_of(document), None)
+        if block is None:
+            return None
+        if block.call is not None and not block.length:
+            # No arguments in pieces: they were in the beginning, or there are none.
+            given = msgspec.json.encode(part(block.given, "input"))
+            return block.add_arguments(given.decode())
+        if block.kind in THINKING and (opaque := self._opaque()):
+            return Chunk(opaque=opaque)  # at once, lest an interruption lose it
+        return None
+
+    def _message(self, document: dict[str, Any]) -> Chunk:
+        self._count(document)
+        reason = words(part(document, "delta"), "stop_reason")
+        return Chunk(
+            finish=FINISHES.get(reason, "stop") if reason else "",
+            usage=read_usage(self._usage),
+            opaque=self._opaque(),
+        )
+
+    def _count(self, document: dict[str, Any]) -> None:
+        """Counts are running totals, and those left out are as they were."""
+        usage = part(document, "usage")
+        self._usage |= {name: count for name, count in usage.items() if isinstance(count, int)}
+        details = part(usage, "output_tokens_details")
+        if isinstance(thought := details.get("thinking_tokens"), int):
+            self._usage["thinking_tokens"] = thought
+
+    def _opaque(self) -> dict[str, Any]:
+        layout = [entry for block in self._layout if (entry := block.entry()) is not None]
+        if not any(entry["type"] in THINKING for entry in layout):
+            return {}
+        return {KIND: layout}
+
+
+BLOCKS = THINKING | {"text", "tool_use"}
+EVENTS = frozenset(
+    {
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+        "error",
+    }
+)
+
+
+class Block:
+    """A content block as it grows. `length` counts the characters that came in deltas."""
+
+    __slots__ = ("_thoughts", "call", "given", "kind", "length", "signature")
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.given = given  # as it started
+        self.kind = words(given, "type")
+        self.call: int | None = None  # its number among the calls
+        self.length = 0
+        self.signature = words(given, "signature")
+        self._thoughts: list[str] = []
+
+    def add_text(self, text: str) -> Chunk:
+        self.length += len(text)
+        return Chunk(text=text)
+
+    def add_thought(self, thought: str) -> Chunk:
+        self._thoughts.append(thought)
+        return Chunk(reasoning=thought)
+
+    def add_arguments(self, piece: str) -> Chunk:
+        self.length += len(piece)
+        return Chunk(tool_calls=(ToolCallDelta(self.call or 0, arguments=piece),))
+
+    def entry(self) -> dict[str, Any] | None:
+        """Its place in the layout. None for thinking without a signature: nobody takes it back."""
+        match self.kind:
+            case "text":
+                return {"type": "text", "length": self.length}
+            case "tool_use":
+                return {"type": "tool_use", "id": words(self.given, "id")}
+            case "redacted_thinking":
+                return {"type": "redacted_thinking", "data": words(self.given, "data")}
+        if not self.signature:
+            return None
+        thinking = "".join(self._thoughts)
+        return {"type": "thinking", "thinking": thinking, "signature": self.signature}
+
+
+def part(document: dict[str, Any], name: str) -> dict[str, Any]:
+    value = document.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def words(document: dict[str, Any], name: str) -> str:
+    value = document.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def index_of(document: dict[str, Any]) -> int:
+    value = document.get("index")
+    return value if isinstance(value, int) else -1
+
+
+def read_usage(usage: Mapping[str, int]) -> Usage:
+    return usage_by_parts(
+        fresh=usage.get("input_tokens", 0),
+        cached=usage.get("cache_read_input_tokens"),
+        stored=usage.get("cache_creation_input_tokens", 0),
+        completion=usage.get("output_tokens", 0),
+        reasoning=usage.get("thinking_tokens"),
+    )

@@ -1,0 +1,133 @@
+"""A conversation as Anthropic's turns and blocks."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from crabtalk.model.messages import Image, Message, Tool, ToolCall
+
+from .generations import KIND, THINKING
+
+# A call whose arguments are no JSON object goes back as an object with this one key, which holds
+# the text as the model wrote it: the API takes objects only, and the model sees its mistake.
+INVALID_ARGUMENTS = "invalid_arguments"
+
+
+def encode_system(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    texts = [message.text for message in messages if message.role == "system"]
+    return [block for text in texts for block in encode_text(text)]
+
+
+def encode_turns(messages: Sequence[Message], *, restore: bool) -> list[dict[str, Any]]:
+    """User and assistant by turns. `restore` puts back what the assistant thought."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = encode_blocks(message, restore)
+        if not blocks:
+            continue
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += blocks
+        else:
+            turns.append({"role": role, "content": blocks})
+    for turn in turns:
+        if turn["role"] == "user":
+            # The API wants the results of a step first, before what was said meanwhile.
+            turn["content"].sort(key=lambda block: block["type"] != "tool_result")
+    return turns
+
+
+def encode_blocks(message: Message, restore: bool) -> list[dict[str, Any]]:
+    if message.role == "tool":
+        return [encode_result(message)]
+    if message.role == "user":
+        return [*map(encode_image, message.images), *encode_text(message.text)]
+    layout = message.opaque.get(KIND) if restore else None
+    if not layout:
+        return [*encode_text(message.text), *map(encode_call, message.tool_calls)]
+    return encode_layout(message, layout)
+
+
+def encode_layout(message: Message, layout: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The blocks in the order they came in; newer models check that nothing was moved."""
+    calls = {call.id: call for call in message.tool_calls}
+    whole = sum(entry["length"] for entry in layout if entry["type"] == "text")
+    ids = [entry["id"] for entry in layout if entry["type"] == "tool_use"]
+    if whole != len(message.text) or ids != list(calls):
+        # Interrupted, or changed since: thinking comes first, where it is always allowed.
+        thinking = [dict(entry) for entry in layout if entry["type"] in THINKING]
+        return [*thinking, *encode_text(message.text), *map(encode_call, message.tool_calls)]
+    blocks: list[dict[str, Any]] = []
+    at = 0
+    for entry in layout:
+        if entry["type"] == "text":
+            blocks += encode_text(message.text[at : at + entry["length"]])
+            at += entry["length"]
+        elif entry["type"] == "tool_use":
+            blocks.append(encode_call(calls[entry["id"]]))
+        else:
+            blocks.append(dict(entry))
+    return blocks
+
+
+def encode_text(text: str) -> list[dict[str, Any]]:
+    """One block, or none: the API refuses text that is empty or all blanks."""
+    return [{"type": "text", "text": text}] if text.strip() else []
+
+
+def encode_image(image: Image) -> dict[str, Any]:
+    if image.url:
+        return {"type": "image", "source": {"type": "url", "url": image.url}}
+    data = base64.b64encode(image.data).decode()
+    source = {"type": "base64", "media_type": image.media_type, "data": data}
+    return {"type": "image", "source": source}
+
+
+def encode_call(call: ToolCall) -> dict[str, Any]:
+    try:
+        arguments = msgspec.json.decode(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        arguments = {INVALID_ARGUMENTS: call.arguments}
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+
+
+def encode_result(message: Message) -> dict[str, Any]:
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.call_id}
+    if message.images:
+        block["content"] = [*encode_text(message.text), *map(encode_image, message.images)]
+    elif message.text.strip():
+        block["content"] = message.text
+    if message.is_error:
+        block["is_error"] = True
+    return block
+
+
+def encode_tool(tool: Tool) -> dict[str, Any]:
+    encoded: dict[str, Any] = {"name": tool.name, "input_schema": tool.parameters}
+    if tool.description:
+        encoded["description"] = tool.description
+    return encoded
+
+
+def encode_choice(choice: str) -> dict[str, Any]:
+    if choice in ("auto", "none"):
+        return {"type": choice}
+    return {"type": "any"} if choice == "required" else {"type": "tool", "name": choice}
+
+
+def mark_prefix(body: dict[str, Any]) -> None:
+    """Says where to cache: after the tools, the system prompt, and each of the last two user turns.
+
+    Four marks are all the API takes. Of the two in the history the older one finds what the last
+    request stored, the newer one stores for the next.
+    """
+    users = [turn["content"] for turn in body["messages"] if turn["role"] == "user"]
+    for blocks in (body.get("tools"), body.get("system"), *users[-2:]):
+        if blocks:
+            blocks[-1]["cache_control"] = {"type": "ephemeral"}

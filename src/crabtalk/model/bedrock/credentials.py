@@ -1,0 +1,48 @@
+"""Whose account it is: keys in the environment, or a profile of Amazon's own tools."""
+
+import importlib
+from collections.abc import Mapping
+
+from crabtalk.model.errors import ApiError, ErrorKind
+from crabtalk.model.sigv4 import Credentials
+
+NO_CREDENTIALS = (
+    "no AWS credentials; set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY"
+)
+
+
+def region_from(environ: Mapping[str, str]) -> str:
+    return environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
+
+
+def credentials_from(environ: Mapping[str, str]) -> Credentials:
+    """The credentials the environment holds, else those of its profile, single sign-on or role.
+
+    The latter may read files and ask AWS, so keep it off the event loop. Raises ApiError.
+    """
+    if bearer := environ.get("AWS_BEARER_TOKEN_BEDROCK"):
+        return Credentials(bearer=bearer)
+    access, secret = environ.get("AWS_ACCESS_KEY_ID"), environ.get("AWS_SECRET_ACCESS_KEY")
+    if access and secret:
+        return Credentials(access, secret, environ.get("AWS_SESSION_TOKEN", ""))
+    return credentials_of_profile(environ.get("AWS_PROFILE"))
+
+
+def credentials_of_profile(profile: str | None) -> Credentials:
+    try:
+        session = importlib.import_module("botocore.session")
+        exceptions = importlib.import_module("botocore.exceptions")
+    except ImportError:
+        raise ApiError(
+            ErrorKind.CONFIG,
+            f"{NO_CREDENTIALS}; profiles, single sign-on and roles need crabtalk[bedrock]",
+        ) from None
+    try:
+        found = session.Session(profile=profile).get_credentials()
+        frozen = found.get_frozen_credentials() if found is not None else None
+    except exceptions.BotoCoreError as error:
+        raise ApiError(ErrorKind.CONFIG, f"no AWS credentials: {error}") from None
+    if frozen is None:
+        raise ApiError(ErrorKind.CONFIG, NO_CREDENTIALS)
+    return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")

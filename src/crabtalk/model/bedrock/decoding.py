@@ -1,0 +1,215 @@
+"""An answer of Bedrock's, event by event, as chunks of ours."""
+
+import base64
+from typing import Any
+
+import msgspec
+
+from crabtalk.model.errors import ApiError, ErrorKind
+from crabtalk.model.eventstream import EventStreamDecoder, StreamMessage
+from crabtalk.model.messages import Chunk, Finish, ToolCallDelta, Usage
+from crabtalk.model.reading import usage_by_parts
+
+from .failures import stream_error
+from .families import KIND
+
+FINISHES: dict[str, Finish] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "guardrail_intervened": "filtered",
+    "content_filtered": "filtered",
+}
+
+
+class Struct(msgspec.Struct, rename="camel"):
+    """A piece of Bedrock's JSON. Fields it does not name are passed over."""
+
+
+class ToolStart(Struct):
+    tool_use_id: str = ""
+    name: str = ""
+
+
+class Start(Struct):
+    tool_use: ToolStart | None = None
+
+
+class ToolDelta(Struct):
+    input: str = ""
+
+
+class ThoughtDelta(Struct):
+    text: str = ""
+    signature: str = ""
+    redacted_content: bytes = b""
+
+
+class Delta(Struct):
+    text: str = ""
+    tool_use: ToolDelta | None = None
+    reasoning_content: ThoughtDelta | None = None
+
+
+class TokenUsage(Struct):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int | None = None
+    cache_write_input_tokens: int | None = None
+
+
+class Payload(Struct):
+    """Of every event: what it is decides which of these it has."""
+
+    content_block_index: int = 0
+    start: Start | None = None
+    delta: Delta | None = None
+    stop_reason: str = ""
+    usage: TokenUsage | None = None
+
+
+PAYLOAD = msgspec.json.Decoder(Payload)
+EVENTS = frozenset(
+    {"contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata"}
+)
+
+
+class Block:
+    """A content block as it grows: text, a call, or a thought."""
+
+    __slots__ = ("call", "length", "redacted", "signature", "thoughts")
+
+    def __init__(self) -> None:
+        self.call: str | None = None  # its id
+        self.length = 0  # of its text
+        self.thoughts: list[str] = []
+        self.signature = ""
+        self.redacted = b""
+
+    def entry(self) -> dict[str, Any] | None:
+        """Its place in the layout. None for a thought without a signature: nobody wants it back."""
+        if self.call is not None:
+            return {"toolUse": self.call}
+        if self.redacted:
+            data = base64.b64encode(self.redacted).decode()
+            return {"reasoningContent": {"redactedContent": data}}
+        if self.signature:
+            thought = {"text": "".join(self.thoughts), "signature": self.signature}
+            return {"reasoningContent": {"reasoningText": thought}}
+        return {"text": self.length} if self.length else None
+
+
+class BedrockDecoder:
+    """Events up to `messageStop`, and usage after it.
+
+    An answer with a signed thought leaves its layout in `opaque`: one entry a block, in order. An
+    entry of a thought is the block itself; of text and calls it says only which part of the
+    message they are, since the message has them.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._events = EventStreamDecoder()
+        self._model = model
+        self._blocks: dict[int, Block] = {}
+        self._calls: dict[int, int] = {}  # numbers of calls, by the index of their block
+        self._stopped = False
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        return [
+            chunk
+            for message in self._events.feed(data)
+            if (chunk := self._read(message)) is not None
+        ]
+
+    def end(self) -> list[Chunk]:
+        if not self._stopped or not self._events.is_between_messages:
+            raise ApiError(ErrorKind.CONNECTION, "the stream ended before the answer did")
+        return []
+
+    def _read(self, message: StreamMessage) -> Chunk | None:
+        if message.headers.get(":message-type") != "event":
+            raise stream_error(message)
+        if (event := message.headers.get(":event-type")) not in EVENTS:
+            return None
+        try:
+            payload = PAYLOAD.decode(message.payload)
+        except (ValueError, RecursionError) as error:  # not JSON, UTF-8 or this form; or endless
+            raise ApiError(ErrorKind.PROTOCOL, f"{event} cannot be read: {error}") from None
+        index = payload.content_block_index
+        if payload.delta is not None:
+            return self._delta(index, payload.delta)
+        if payload.start is not None and payload.start.tool_use is not None:
+            return self._start(index, payload.start.tool_use)
+        if event == "contentBlockStop":
+            return self._block_stop(index)
+        if event == "messageStop":
+            self._stopped = True
+            return Chunk(finish=read_finish(payload.stop_reason), opaque=self._opaque())
+        return Chunk(usage=read_usage(payload.usage)) if payload.usage is not None else None
+
+    def _start(self, index: int, call: ToolStart) -> Chunk:
+        self._block(index).call = call.tool_use_id
+        number = self._calls.setdefault(index, len(self._calls))
+        return Chunk(tool_calls=(ToolCallDelta(number, call.tool_use_id, call.name),))
+
+    def _delta(self, index: int, delta: Delta) -> Chunk | None:
+        block = self._block(index)
+        if delta.text:
+            block.length += len(delta.text)
+            return Chunk(text=delta.text)
+        if delta.tool_use is not None and delta.tool_use.input:
+            number = self._calls.setdefault(index, len(self._calls))
+            return Chunk(tool_calls=(ToolCallDelta(number, arguments=delta.tool_use.input),))
+        if (thought := delta.reasoning_content) is not None:
+            block.signature += thought.signature
+            block.redacted += thought.redacted_content
+            if thought.text:
+                block.thoughts.append(thought.text)
+                return Chunk(reasoning=thought.text)
+        return None
+
+    def _block_stop(self, index: int) -> Chunk | None:
+        block = self._blocks.get(index)
+        if block is None or not (block.signature or block.redacted):
+            return None
+        return Chunk(opaque=self._opaque())  # at once, lest an interruption lose it
+
+    def _block(self, index: int) -> Block:
+        block = self._blocks.get(index)
+        if block is None:
+            block = self._blocks[index] = Block()
+        return block
+
+    def _opaque(self) -> dict[str, Any]:
+        layout = [entry for block in self._blocks.values() if (entry := block.entry())]
+        if not any("reasoningContent" in entry for entry in layout):
+            return {}
+        return {KIND: {"model": self._model, "layout": layout}}
+
+
+def read_finish(reason: str) -> Finish:
+    if reason.startswith("malformed"):  # malformed_model_output, malformed_tool_use
+        raise ApiError(ErrorKind.SERVER, f"the model's answer came out broken ({reason})")
+    return FINISHES.get(reason, "stop")
+
+
+def read_usage(usage: TokenUsage) -> Usage:
+    return usage_by_parts(
+        fresh=usage.input_tokens,
+        cached=usage.cache_read_input_tokens,
+        stored=usage.cache_write_input_tokens or 0,
+        completion=usage.output_tokens,
+    )
+
+
+def is_usable(entry: dict[str, Any]) -> bool:
+    """Speaks, streams, and can be had without renting a machine for it."""
+    ways = entry.get("inferenceTypesSupported") or []
+    return (
+        isinstance(entry.get("modelId"), str)
+        and ("ON_DEMAND" in ways or "INFERENCE_PROFILE" in ways)
+        and "TEXT" in (entry.get("outputModalities") or [])
+        and entry.get("responseStreamingSupported") is True
+    )

@@ -1,0 +1,154 @@
+"""Bedrock's dialect: what is asked, where, and how it is signed."""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from crabtalk.model.errors import ApiError, ErrorKind, kind_of_status
+from crabtalk.model.http import Call
+from crabtalk.model.messages import ModelInfo, Request
+from crabtalk.model.reading import decode, http_phrase, read_retry_after
+from crabtalk.model.sigv4 import Credentials, sign
+
+from .credentials import NO_CREDENTIALS
+from .decoding import BedrockDecoder, is_usable
+from .encoding import encode_system, encode_tools, encode_turns, mark_prefix
+from .failures import error_kind, error_words
+from .families import (
+    NO_TEMPERATURE,
+    THINKING_LIMIT,
+    UNFORCED,
+    ask_to_think,
+    claude,
+    known_limit,
+    may_think,
+    restores,
+)
+
+SERVICE = "bedrock"  # in signatures: the same for models and for the list of them
+
+
+class BedrockDialect:
+    """One region of one account. `base` replaces the address of the region's runtime endpoint."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        region: str,
+        credentials: Credentials,
+        base: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = name
+        self.base = base.rstrip("/") or f"https://bedrock-runtime.{region}.amazonaws.com"
+        self._region = region
+        self._credentials = credentials
+        self._clock = clock
+        # Which models cache changes from month to month; after an objection nothing is marked.
+        self._caching = True
+
+    # ── Sending ─────────────────────────────────────────────────────────────────────────────
+
+    def chat(self, request: Request) -> Call:
+        # A colon stays one: the HTTP client would undo its escape, and the signature with it.
+        model = quote(request.model, safe=":")
+        body = msgspec.json.encode(self.body(request))
+        return self._call("POST", f"{self.base}/model/{model}/converse-stream", body)
+
+    def _call(self, method: str, url: str, body: bytes | None = None) -> Call:
+        if not re.fullmatch(r"[a-z]+(-[a-z0-9]+)+", self._region):
+            raise ApiError(
+                ErrorKind.CONFIG,
+                f"{self._region!r} is no AWS region; set AWS_REGION, for example to us-east-1",
+            )
+        headers = {"Content-Type": "application/json"}
+        if self._credentials.bearer:
+            headers["Authorization"] = f"Bearer {self._credentials.bearer}"
+        elif self._credentials.access_key and self._credentials.secret_key:
+            headers = sign(
+                method,
+                url,
+                headers,
+                body or b"",
+                credentials=self._credentials,
+                region=self._region,
+                service=SERVICE,
+                moment=self._clock(),
+            )
+        else:
+            raise ApiError(ErrorKind.CONFIG, NO_CREDENTIALS)
+        return Call(url, headers, body, method)
+
+    def body(self, request: Request) -> dict[str, Any]:
+        born = claude(request.model)
+        thinking = ask_to_think(request)
+        turns = encode_turns(request, restore=bool(thinking) or restores(request.model))
+        if thinking.get("type") == "enabled" and not may_think(turns):
+            thinking = {}
+            turns = encode_turns(request, restore=False)
+        body: dict[str, Any] = {"messages": turns}
+        if system := encode_system(request.messages):
+            body["system"] = system
+        if tools := encode_tools(request, is_free=bool(thinking) or born >= UNFORCED):
+            body["toolConfig"] = tools
+        limits: dict[str, Any] = {}
+        if request.max_tokens is not None:
+            limits["maxTokens"] = request.max_tokens
+        elif "budget_tokens" in thinking:
+            limits["maxTokens"] = THINKING_LIMIT
+        # Claude has a temperature of its own while it thinks.
+        if request.temperature is not None and not thinking and born < NO_TEMPERATURE:
+            limits["temperature"] = request.temperature
+        if limits:
+            body["inferenceConfig"] = limits
+        if thinking:
+            body["additionalModelRequestFields"] = {"thinking": thinking}
+        if self._caching:
+            mark_prefix(body, request.model)
+        return body
+
+    # ── Reading ─────────────────────────────────────────────────────────────────────────────
+
+    def decoder(self, request: Request) -> "BedrockDecoder":
+        return BedrockDecoder(request.model)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+        message, code = error_words(body)
+        code = headers.get("x-amzn-errortype") or code
+        return ApiError(
+            error_kind(code, message) or kind_of_status(status),
+            message or http_phrase(status, body),
+            status=status,
+            retry_after=read_retry_after(headers),
+        )
+
+    def list_models(self) -> Call:
+        base = self.base.replace("bedrock-runtime", "bedrock")  # the control plane's address
+        return self._call("GET", f"{base}/foundation-models")
+
+    def read_models(self, body: bytes) -> list[ModelInfo]:
+        document = decode(body)
+        entries = document.get("modelSummaries") if isinstance(document, dict) else None
+        if not isinstance(entries, list):
+            raise ApiError(ErrorKind.PROTOCOL, "the list of models is not one; check base_url")
+        return [
+            ModelInfo(entry["modelId"], known_limit(entry["modelId"]))
+            for entry in entries
+            if isinstance(entry, dict) and is_usable(entry)
+        ]
+
+    def context_limit(self, model: str) -> int | None:
+        return known_limit(model)
+
+    def relax(self, error: ApiError) -> bool:
+        said = error.message.lower()
+        objects = "cachepoint" in said or "cache point" in said or "prompt caching" in said
+        if self._caching and error.status in (400, 403) and objects:
+            self._caching = False
+            return True
+        return False

@@ -1,0 +1,76 @@
+"""What models on Bedrock differ in."""
+
+from typing import Any
+
+from crabtalk.model.anthropic.generations import MIN_BUDGET, THINKING_BUDGET, generation
+from crabtalk.model.messages import Request
+
+KIND = "bedrock"  # our key in `opaque`
+
+# Generations of Claude: the first that thinks on demand, the first that sets its own budget, the
+# first that refuses a temperature, and the first that cannot be made to call a tool.
+THINKS = (3, 7)
+ADAPTIVE = (4, 6)
+NO_TEMPERATURE = (4, 7)
+UNFORCED = (5, 1)
+# Thinking counts as output. Every model that is given a budget allows this much.
+THINKING_LIMIT = 32_000
+
+
+def is_claude(model: str) -> bool:
+    """By any of its names: us.anthropic.claude-…, arn:…/anthropic.claude-… and so on."""
+    return "anthropic.claude" in model
+
+
+def is_nova(model: str) -> bool:
+    return "amazon.nova" in model
+
+
+def claude(model: str) -> tuple[int, int]:
+    """Its generation; (0, 0) of what is no Claude."""
+    return generation(model[model.index("claude") :]) if is_claude(model) else (0, 0)
+
+
+def ask_to_think(request: Request) -> dict[str, Any]:
+    """What Claude is told about thinking; nothing for other models, which have no common way."""
+    born = claude(request.model)
+    if not request.thinking or born < THINKS:
+        return {}
+    if born >= ADAPTIVE:
+        # Left alone, the newer of these think but do not show it.
+        return {"type": "adaptive", "display": "summarized"}
+    budget = min(THINKING_BUDGET, (request.max_tokens or THINKING_LIMIT) // 2)
+    return {"type": "enabled", "budget_tokens": budget} if budget >= MIN_BUDGET else {}
+
+
+def restores(model: str) -> bool:
+    """True for models that take their thoughts back though nobody asks them to think."""
+    return not is_claude(model) or claude(model) >= ADAPTIVE
+
+
+def may_think(turns: list[dict[str, Any]]) -> bool:
+    """False when calls are under way that were made without thinking, as Claude 4.5 demands."""
+    if not turns or "toolResult" not in turns[-1]["content"][0]:
+        return True
+    return len(turns) > 1 and "reasoningContent" in turns[-2]["content"][0]
+
+
+# In tokens, by a part of the model's name: Bedrock itself does not say.
+KNOWN_LIMITS = (
+    ("anthropic.claude", 200_000),
+    ("amazon.nova-micro", 128_000),
+    ("amazon.nova-lite", 300_000),
+    ("amazon.nova-pro", 300_000),
+    ("amazon.nova-premier", 1_000_000),
+    ("amazon.nova-2", 1_000_000),
+    ("meta.llama3-1", 128_000),
+    ("meta.llama3-2", 128_000),
+    ("meta.llama3-3", 128_000),
+    ("openai.gpt-oss", 128_000),
+    ("deepseek.r1", 128_000),
+    ("mistral.mistral-large", 128_000),
+)
+
+
+def known_limit(model: str) -> int | None:
+    return next((limit for name, limit in KNOWN_LIMITS if name in model), None)

@@ -1,0 +1,6 @@
+"""Google's Gemini API, as `streamGenerateContent` speaks it with `alt=sse`."""
+
+from .dialect import DEFAULT_BASE, GoogleDialect
+from .encoding import FOREIGN_SIGNATURE
+
+__all__ = ["DEFAULT_BASE", "FOREIGN_SIGNATURE", "GoogleDialect"]

@@ -1,0 +1,180 @@
+"""An answer of Gemini's, event by event, as chunks of ours."""
+
+import msgspec
+
+from crabtalk.model.errors import ApiError, ErrorKind
+from crabtalk.model.messages import Chunk, Finish, ToolCallDelta, Usage
+from crabtalk.model.sse import SseDecoder
+
+from .encoding import Signatures
+from .failures import blocked, loose_error, stream_error
+from .form import Candidate, Event, FunctionCall, Part, UsageMetadata
+
+FINISHES: dict[str, Finish] = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    "SAFETY": "filtered",
+    "RECITATION": "filtered",
+    "PROHIBITED_CONTENT": "filtered",
+    "BLOCKLIST": "filtered",
+    "SPII": "filtered",
+    "IMAGE_SAFETY": "filtered",
+    "IMAGE_PROHIBITED_CONTENT": "filtered",
+    "IMAGE_RECITATION": "filtered",
+    "LANGUAGE": "filtered",
+    # Cut off for a reason Google keeps to itself; "stop" would say the model had come to its end.
+    "OTHER": "filtered",
+}
+
+# The model wrote something that the API could not make an answer of.
+BROKEN = frozenset(
+    {
+        "MALFORMED_FUNCTION_CALL",
+        "UNEXPECTED_TOOL_CALL",
+        "TOO_MANY_TOOL_CALLS",
+        "MALFORMED_RESPONSE",
+        "MISSING_THOUGHT_SIGNATURE",
+    }
+)
+
+# An error outside of any event is no longer than this.
+MAX_TAIL = 64 * 1024
+
+
+EVENTS = msgspec.json.Decoder(Event)
+
+
+class GoogleDecoder:
+    """Events up to the end of the body; complete once one of them had a finish reason.
+
+    Gemini seldom gives its calls an id. They get `call_<response id>_<n>`, which is the same
+    whenever the same bytes are read and different in every answer. Where a server names no
+    response either, `turn`, the number of messages before this answer, stands in for it: unique
+    as long as the history grows.
+    """
+
+    def __init__(self, turn: int = 0) -> None:
+        self._events = SseDecoder()
+        self._finished = False
+        self._response = str(turn)
+        self._calls = 0
+        self._signatures = Signatures()
+        self._tail = bytearray()  # where an error outside of any event would be
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        chunks = []
+        for _, event in self._events.feed(data):
+            chunk = self._read(event)
+            if chunk is not None:
+                chunks.append(chunk)
+        self._tail += data
+        del self._tail[:-MAX_TAIL]
+        return chunks
+
+    def end(self) -> list[Chunk]:
+        chunks = [
+            chunk for _, event in self._events.end() if (chunk := self._read(event)) is not None
+        ]
+        if not self._finished:
+            raise loose_error(bytes(self._tail)) or ApiError(
+                ErrorKind.CONNECTION, "the stream ended before the answer did"
+            )
+        return chunks
+
+    def _read(self, data: bytes) -> Chunk | None:
+        event = read_event(data)
+        if event.error:
+            raise stream_error(event.error)
+        if event.prompt_feedback is not None and event.prompt_feedback.block_reason:
+            raise blocked(event.prompt_feedback)
+        if event.response_id:
+            self._response = event.response_id
+        usage = read_usage(event.usage_metadata)
+        # One candidate is all that is ever asked for.
+        candidate = event.candidates[0] if event.candidates else Candidate()
+        parts = (candidate.content and candidate.content.parts) or []
+        text, reasoning, calls = self._parts(parts)
+        finish = self._finish(candidate)
+        is_signed = any(part.thought_signature for part in parts)
+        if not (text or reasoning or calls or finish or usage or is_signed):
+            return None
+        return Chunk(
+            text=text,
+            reasoning=reasoning,
+            tool_calls=calls,
+            finish=finish,
+            usage=usage,
+            opaque={"google": self._signatures.opaque()} if is_signed else {},
+        )
+
+    def _parts(self, parts: list[Part]) -> tuple[str, str, tuple[ToolCallDelta, ...]]:
+        text = reasoning = ""
+        calls = []
+        for part in parts:
+            signature = part.thought_signature or ""
+            piece = part.text or ""
+            if part.function_call is not None:
+                calls.append(self._call(part.function_call, signature))
+            elif part.thought:
+                reasoning += piece
+                self._signatures.add_span("reasoning", len(piece), signature)
+            else:
+                text += piece
+                self._signatures.add_span("text", len(piece), signature)
+        return text, reasoning, tuple(calls)
+
+    def _call(self, call: FunctionCall, signature: str) -> ToolCallDelta:
+        """Calls come whole."""
+        index = self._calls
+        self._calls += 1
+        call_id = call.id or f"call_{self._response}_{index}"
+        self._signatures.add_call(call_id, signature)
+        return ToolCallDelta(
+            index=index,
+            id=call_id,
+            name=call.name or "",
+            arguments=msgspec.json.encode(call.args or {}).decode(),
+        )
+
+    def _finish(self, candidate: Candidate) -> Finish:
+        reason = candidate.finish_reason
+        if not reason or reason == "FINISH_REASON_UNSPECIFIED":
+            return ""
+        if reason in BROKEN:
+            words = reason.lower().replace("_", " ")
+            raise ApiError(
+                ErrorKind.PROTOCOL,
+                candidate.finish_message or f"the model's answer cannot be used: {words}",
+            )
+        self._finished = True
+        finish = FINISHES.get(reason, "stop")
+        return "tool_calls" if finish == "stop" and self._calls else finish
+
+
+def read_event(data: bytes) -> Event:
+    try:
+        return EVENTS.decode(data)
+    except msgspec.ValidationError as error:
+        raise ApiError(
+            ErrorKind.PROTOCOL, f"the stream holds something other than answers: {error}"
+        ) from None
+    except (ValueError, RecursionError):
+        start = data[:80].decode(errors="replace")
+        raise ApiError(ErrorKind.PROTOCOL, f"the answer is not JSON: {start!r}") from None
+
+
+def read_usage(usage: UsageMetadata | None) -> Usage | None:
+    """Repeated with nearly every event, each time for all that came before."""
+    if usage is None:
+        return None
+    prompt = usage.prompt_token_count or 0
+    completion = (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0)
+    hit = usage.cached_content_token_count
+    return Usage(
+        prompt=prompt,
+        completion=completion,
+        total=usage.total_token_count or prompt + completion,
+        cache_hit=hit,
+        cache_miss=None if hit is None else max(prompt - hit, 0),
+        reasoning=usage.thoughts_token_count,
+    )
