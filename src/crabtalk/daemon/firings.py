@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from crabtalk.runtime import (
     BusyError,
     Run,
@@ -47,8 +49,7 @@ class EventLimits:
         require_whole(self)
 
 
-@dataclass(slots=True)
-class Published:
+class Published(msgspec.Struct):
     """An event. `depth` counts the events that led to it, and itself."""
 
     source: str

@@ -12,10 +12,11 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 NAME = "Crab.md"
 NAMES = (NAME, "AGENTS.md")
@@ -28,8 +29,7 @@ Value = TypeVar("Value")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(msgspec.Struct, frozen=True):
     """What one file says, in UTF-8. `beyond` is how much of it was not even read."""
 
     path: Path

@@ -10,10 +10,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from crabtalk.storage import StorageError
 from crabtalk.transport import remove_leftovers, replace_file
@@ -24,8 +25,7 @@ LINE = re.compile(r"[^\n]*\n|[^\n]+")  # TOML's lines, which are fewer than Pyth
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(msgspec.Struct, frozen=True):
     """`target_agent` runs whenever `source` is published, or only the first time."""
 
     id: int
@@ -34,12 +34,11 @@ class Subscription:
     once: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """What a text says, and what that means."""
 
     text: str = ""
-    document: dict[str, Any] = field(default_factory=dict)
+    document: dict[str, Any] = msgspec.field(default_factory=dict)
     found: tuple[Subscription, ...] = ()
     # Its tables are written as ours are, so that one more can stand at its end.
     can_grow: bool = False
@@ -107,7 +106,7 @@ class SubscriptionFile:
         gone = {number for number, one in enumerate(now.found) if one.id in ids}
         if gone:
             left = [t for number, t in enumerate(now.document[TABLE]) if number not in gone]
-            wanted = replace(
+            wanted = msgspec.structs.replace(
                 now,
                 text=without(now.text, gone),
                 document={**now.document, TABLE: left},

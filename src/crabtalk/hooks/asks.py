@@ -6,14 +6,14 @@ every call that waits as it was given.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from crabtalk.runtime import AskQuestion, AskUser, Run
 from crabtalk.storage import Pair
 
 
-@dataclass(slots=True, eq=False)
-class Pending:
+class Pending(msgspec.Struct, eq=False):
     run: Run
     ask: AskUser
     reply: asyncio.Future[str]

@@ -3,7 +3,6 @@
 It decides what an agent may call before anybody carries it out, and what its prompt says of that.
 """
 
-import dataclasses
 import html
 import logging
 import sys
@@ -193,7 +192,7 @@ class Composite(Hook):
 
 def as_known(call: ToolDispatch) -> ToolDispatch:
     """By the name its tool has now."""
-    return dataclasses.replace(call, name=ALIASES.get(call.name, call.name))
+    return msgspec.structs.replace(call, name=ALIASES.get(call.name, call.name))
 
 
 def allowed(hook: Hook, agent: Agent) -> tuple[list[str], str | None]:

@@ -2,15 +2,15 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 # What the strictest of the vendors take: five million bytes in base64, and as many pixels a side.
 MOST_BYTES = 3_750_000
 MOST_PIXELS = 8000
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(msgspec.Struct, frozen=True):
     kind: str  # as in a media type
     width: int = 0  # 0: damaged, or of unknown size
     height: int = 0

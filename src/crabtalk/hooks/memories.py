@@ -8,8 +8,9 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from crabtalk.memory import Memory
 from crabtalk.storage import Pair, log_name
@@ -19,13 +20,14 @@ log = logging.getLogger(__name__)
 OPEN = 32  # at a time, beside those in use
 
 
-@dataclass(slots=True, eq=False)
-class Held:
+class Held(msgspec.Struct, eq=False):
     """A memory somebody uses, or used lately."""
 
     memory: Memory | None = None
     users: int = 0
-    turning: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while it opens or closes
+    turning: asyncio.Lock = msgspec.field(
+        default_factory=asyncio.Lock
+    )  # held while it opens or closes
 
 
 class Memories:

@@ -10,8 +10,9 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from crabtalk.runtime import ToolError
 from crabtalk.storage import Agent, AgentError
@@ -43,8 +44,7 @@ def read_root(text: str) -> Path:
     return root
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """What tells whether a file is still the one it was."""
 
     device: int
@@ -57,8 +57,7 @@ class Identity:
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A file's directory, held open, and the file's name in it."""
 
     path: Path

@@ -13,9 +13,10 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
+
+import msgspec
 
 # Bytes of one stream that are kept.
 KEPT = 48 * 1024
@@ -79,8 +80,7 @@ def whole_end(data: bytes) -> bytes:
     return data[start:]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What a command did. The exit code is -1 if a signal ended it."""
 
     stdout: Kept

@@ -5,7 +5,6 @@ bound what the agent may call; of several active skills, each has its say.
 """
 
 import asyncio
-import dataclasses
 import hashlib
 import html
 import logging
@@ -103,7 +102,7 @@ class SkillHook(ToolHook):
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         return super().dispatch(
-            dataclasses.replace(call, name="skill") if call.name == ALIAS else call
+            msgspec.structs.replace(call, name="skill") if call.name == ALIAS else call
         )
 
     async def use(self, call: ToolDispatch, name: str) -> str:

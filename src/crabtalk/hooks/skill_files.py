@@ -6,9 +6,10 @@ import stat
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import dropwhile
 from pathlib import Path
+
+import msgspec
 
 from .skill_head import LONGEST_HEAD, Head, Node, SkillError
 
@@ -23,15 +24,14 @@ NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 ALLOWED = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
 
 
-@dataclass(frozen=True, slots=True)
-class Skill:
+class Skill(msgspec.Struct, frozen=True):
     """What the head of a SKILL.md says. The body is read when it is asked for."""
 
     name: str
     description: str
     license: str = ""
     compatibility: str = ""
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     allowed_tools: tuple[str, ...] = ()  # empty: all
     directory: Path = Path()
     source: str = ""  # the label of the root it was found under

@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
-from . import crmem, snapshot, tree
+from . import crmem, snapshot
 from .changes import archived, change_of, renumbered
 from .entry import Entry, Kind
 from .errors import StoreError
@@ -33,14 +32,12 @@ Clock = Callable[[], float]
 JOURNAL_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     entry: Entry
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(NamedTuple):
     notes: int
     archives: int
     topics: int
@@ -179,11 +176,15 @@ class Memory:
 
     def dump(self, directory: str | os.PathLike[str]) -> None:
         """Writes the entries as a book of markdown pages, in place of those of an earlier dump."""
+        from . import tree  # late: few ever write a book
+
         tree.dump(self.entries(), Path(directory))
 
     def load(self, directory: str | os.PathLike[str]) -> None:
         """The pages of such a book instead of all there is. When it raises, nothing has changed."""
         self._writable()
+        from . import tree
+
         self.replace(tree.load(Path(directory), int(self._now())))
 
     def replace(self, entries: Iterable[Entry]) -> None:

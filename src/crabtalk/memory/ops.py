@@ -4,13 +4,12 @@ An entry is named by its name or an alias. With `kind`, the op is for entries of
 tool that may touch notes says so, and archives are safe from it.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .entry import Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
+class Add(NamedTuple):
     """A new entry. Topics cannot be added."""
 
     name: str
@@ -19,8 +18,7 @@ class Add:
     kind: Kind = Kind.NOTE
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(NamedTuple):
     """New content, and new aliases where they are given. Archives are not rewritten."""
 
     name: str
@@ -29,8 +27,7 @@ class Update:
     kind: Kind | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rename:
+class Rename(NamedTuple):
     """Another name for good; the old one is free. Archives keep theirs: markers name them."""
 
     name: str
@@ -38,8 +35,7 @@ class Rename:
     kind: Kind | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Alias:
+class Alias(NamedTuple):
     """These aliases instead of those it had."""
 
     name: str
@@ -47,8 +43,7 @@ class Alias:
     kind: Kind | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(NamedTuple):
     """The entry and all its aliases."""
 
     name: str

@@ -8,8 +8,9 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from .backends import build
 from .discovery import LOCAL, SERVERS, LocalServer, discover, preferred
@@ -32,13 +33,12 @@ if TYPE_CHECKING:
 FALLS_BACK = TRANSIENT | {ErrorKind.QUOTA}
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(msgspec.Struct):
     """A provider in the registry, or the reason why it cannot be used."""
 
     settings: ProviderSettings
     provider: Provider | ApiError
-    advertised: list[ModelInfo] = field(default_factory=list)
+    advertised: list[ModelInfo] = msgspec.field(default_factory=list)
 
     @property
     def names(self) -> list[str]:

@@ -4,9 +4,10 @@ Every method has a default that does nothing, so an embedded runtime needs neith
 """
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from crabtalk.model.messages import Image, Tool
 from crabtalk.storage import Agent, Archive, Pair
@@ -21,16 +22,14 @@ class ToolError(Exception):
     """A tool failed; its text is what the agent reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutput:
+class ToolOutput(msgspec.Struct, frozen=True):
     """What a tool found, where that is more than text."""
 
     text: str
     images: tuple[Image, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolDispatch:
+class ToolDispatch(msgspec.Struct, frozen=True):
     """A call to carry out, and in whose name. `arguments` is JSON text, valid or not."""
 
     name: str

@@ -4,9 +4,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from crabtalk.storage import Pair
 
@@ -17,8 +18,7 @@ from .outlet import Outlet
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(msgspec.Struct, frozen=True):
     """The run, and the call in it, that delegated this one."""
 
     pair: Pair

@@ -12,8 +12,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from .errors import StorageError
 
@@ -23,8 +24,7 @@ log = logging.getLogger(__name__)
 MANY = 8
 
 
-@dataclass(slots=True, eq=False)
-class Append:
+class Append(msgspec.Struct, eq=False):
     """Lines for one log, and who waits for them."""
 
     name: str

@@ -3,14 +3,14 @@
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 Keys = tuple[str | int, ...]  # a number after the name of an array of tables says which
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(msgspec.Struct):
     """A header or a key with the comments right above it, or what stands between those."""
 
     text: str

@@ -1,6 +1,6 @@
 """What a search is limited to, and what it returns."""
 
-from dataclasses import dataclass
+import msgspec
 
 from crabtalk.model.messages import Role
 
@@ -10,16 +10,14 @@ MAX_WINDOW_ITEMS = 16
 MAX_SNIPPET_BYTES = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """Whose conversations may be found: None leaves it open. To decide it is the caller's part."""
 
     agent: str | None = None
     sender: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WindowItem:
+class WindowItem(msgspec.Struct, frozen=True):
     """A message near the one that matched, or that one: a bounded part of it."""
 
     id: int
@@ -30,8 +28,7 @@ class WindowItem:
     agent: str = ""  # the guest that spoke
 
 
-@dataclass(frozen=True, slots=True)
-class SessionHit:
+class SessionHit(msgspec.Struct, frozen=True):
     """A conversation that was found, and where in it."""
 
     handle: str

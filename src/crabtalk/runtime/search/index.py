@@ -6,9 +6,10 @@ shown as the logs have it: nothing comes out of here that is not in them.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from crabtalk.storage import MessageRecord, Pair, Place, Record, Storage
 
@@ -30,8 +31,7 @@ def never(agent: str) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(msgspec.Struct, frozen=True):
     """What the index is about."""
 
     messages: int  # that can be found, those in the tail included

@@ -7,7 +7,6 @@ rest: nothing is missing and nothing is there twice.
 
 import shutil
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -32,8 +31,7 @@ LARGEST_UID = 2**64 - 1
 YIELD_EVERY = 32
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """What could be found at one commit."""
 
     messages: Searcher
@@ -47,13 +45,12 @@ class View:
         return cls(messages, titles, summaries, totals)
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(msgspec.Struct):
     """What the next commit brings."""
 
-    rows: dict[str, Row] = field(default_factory=dict)  # by handle
-    handles: dict[Pair, str] = field(default_factory=dict)
-    removed: set[int] = field(default_factory=set)
+    rows: dict[str, Row] = msgspec.field(default_factory=dict)  # by handle
+    handles: dict[Pair, str] = msgspec.field(default_factory=dict)
+    removed: set[int] = msgspec.field(default_factory=set)
     added: int = 0
     mends: bool = False  # what a crash left half done
 

@@ -5,10 +5,11 @@ alone are enough, too. Blocks: it runs in a thread, on a view that does not chan
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from heapq import nlargest
 from math import inf
 from operator import itemgetter
+
+import msgspec
 
 from crabtalk.storage import Meta, Pair, log_name
 
@@ -34,8 +35,7 @@ SPARE = 2
 Key = int | Pair
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A conversation that matches, and the message it is shown by."""
 
     handle: str
@@ -46,8 +46,7 @@ class Candidate:
     by_message: bool  # rather than by its title or summary alone
 
 
-@dataclass(slots=True)
-class Standing:
+class Standing(msgspec.Struct):
     """What speaks for one conversation."""
 
     message: float = 0.0
@@ -62,8 +61,7 @@ class Standing:
         return self.message + self.title + self.summary
 
 
-@dataclass(slots=True)
-class Names:
+class Names(msgspec.Struct):
     """Titles, or summaries: in a shelf, and later ones in the tail."""
 
     what: str
@@ -71,9 +69,9 @@ class Names:
     length: int
     weight: float
     entries: dict[Pair, Entry]
-    untimely: dict[Key, tuple[float, int]] = field(default_factory=dict)
+    untimely: dict[Key, tuple[float, int]] = msgspec.field(default_factory=dict)
     # When the shelf has more than was looked at: how to ask for it, and what it counts at most.
-    boosts: dict[Phrase, float] = field(default_factory=dict)
+    boosts: dict[Phrase, float] = msgspec.field(default_factory=dict)
     most: float = 0.0
 
 

@@ -6,8 +6,9 @@ searches. It is bounded: past that it knows only that there is more, and whoever
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
+import msgspec
 
 from crabtalk.model.messages import Message
 from crabtalk.storage import MarkerRecord, MessageRecord, Meta, MetaRecord, Pair, Record
@@ -58,11 +59,10 @@ class Entry:
         return self._counts
 
 
-@dataclass(slots=True)
-class Unkept:
+class Unkept(msgspec.Struct):
     """What the shelves do not have of one conversation."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Entry] = msgspec.field(default_factory=list)
     title: Entry | None = None  # as it is now, if it was set
     summary: Entry | None = None
     marker: MarkerRecord | None = None
@@ -181,7 +181,7 @@ class Tail:
         rest = [entry for entry in unkept.entries if entry.id >= row.next_id]
         self._forget(entry for entry in unkept.entries if entry.id < row.next_id)
         # In its place, since searches under way still look at the other.
-        unkept = self._table[row.pair] = replace(unkept, entries=rest)
+        unkept = self._table[row.pair] = msgspec.structs.replace(unkept, entries=rest)
         marker = unkept.marker
         folded = row.folded, row.archived_at
         if marker is not None and (marker.end_id, marker.archived_at) == folded:

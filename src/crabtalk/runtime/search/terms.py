@@ -6,9 +6,10 @@ characters, which scripts without spaces are found by, come apart: they would br
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from secrets import token_hex
+
+import msgspec
 
 from crabtalk.memory import tokens
 
@@ -27,8 +28,7 @@ MARK = f"mark{token_hex(8)}"
 QUOTED = re.compile(r'"([^"]*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True):
     """What a text is found by."""
 
     row: list[str]
@@ -42,8 +42,7 @@ class Terms:
         return " ".join(self.row + self.pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """Any of the words may occur, all of the phrases must."""
 
     words: tuple[str, ...]
