@@ -13,7 +13,7 @@ COMPILED := .venv/.compiled
 APPS := $(dir $(wildcard apps/*/pyproject.toml))
 SOURCES := $(shell find src apps -name '*.py' 2>/dev/null)
 
-.PHONY: help setup run test lint format test-slow test-interop bench proto pins clean
+.PHONY: help setup run test browser lint format test-slow test-interop bench proto pins clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -39,8 +39,21 @@ run: $(COMPILED) ## talk with your agents; echo "Say hello" | make run has them 
 	@$(BIN)/crabtalkd model install --if-needed
 	@exec $(BIN)/crabtalk
 
-test: lint ## every check: format, lint, types, import contracts, the whole test suite
+test: lint browser ## every check: format, lint, types, import contracts, the whole test suite
 	$(BIN)/python -m pytest -n 3
+
+# The page is tested in Chromium. Where one can be installed it is; elsewhere these tests are
+# skipped, and say so. CRABTALK_CHROMIUM names one that is not on the PATH.
+CHROMIUM := $(or $(CRABTALK_CHROMIUM),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
+browser:
+ifeq ($(CHROMIUM),)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing chromium, for the tests of the page" && apt-get update -qq \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null \
+		|| echo "chromium could not be installed" >&2; fi
+else
+	@:
+endif
 
 lint: $(COMPILED) ## format, lint, types, import contracts, generated code up to date
 	$(BIN)/ruff format --check
@@ -66,7 +79,7 @@ $(NPM)/.installed: $(INSTALLED)
 	@touch $@
 
 test-interop: $(COMPILED) $(NPM)/.installed ## against programs of others from npm (900 MB); needs node
-	CRABTALK_NPM=$(NPM) $(BIN)/python -m pytest -m interop tests/interop apps/web/tests
+	CRABTALK_NPM=$(CURDIR)/$(NPM) $(BIN)/python -m pytest -m interop tests/interop apps/web/tests
 
 bench: $(COMPILED) ## measure, and rewrite the tables in bench/README.md
 	$(BIN)/python -m bench
@@ -82,5 +95,6 @@ pins: $(UV) ## compile the pinned requirements anew
 	$(PINS) --group bench -o requirements/bench.txt
 
 clean: ## remove everything the other targets made
+	rm -rf apps/web/tests/browser/shots
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src apps tests bench proto -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

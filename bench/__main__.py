@@ -21,6 +21,7 @@ from . import (
     terminal,
     terminal_keys,
     turns,
+    web_page,
     web_relay,
 )
 from .report import Table
@@ -40,6 +41,7 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "keys": terminal_keys.run,
     "commands": commands.run,
     "relay": web_relay.run,
+    "page": web_page.run,
 }
 README = Path(__file__).with_name("README.md")
 MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"

@@ -17,29 +17,24 @@ import httpx2
 import pytest
 from mcp import Client
 
+from apps.tui.tests.warm import PIPE, Started
 from crabtalk.component import PortFile
 from crabtalk.component.mcp_http import GRACE
+from tests.component.played import ROOT, played
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop
 
 PATIENCE = 40
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "components.md").read_text(encoding="utf-8")
 DICE = PAGE.split("```python\n")[1].split("```")[0]
 
 
 @asynccontextmanager
-async def component(
-    home: Path, code: str = DICE, name: str = "dice"
-) -> AsyncIterator[asyncio.subprocess.Process]:
+async def component(home: Path, code: str = DICE, name: str = "dice") -> AsyncIterator[Started]:
     """Runs `code` until its port file is there."""
     old = PortFile.of(home, name).read()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", code),
-        env={**os.environ, "CRABTALK_HOME": str(home)},
-        stderr=asyncio.subprocess.PIPE,
-    )
+    process = played(code, home, stderr=PIPE)
     try:
         async with asyncio.timeout(PATIENCE):
             while PortFile.of(home, name).read() in (None, old):
@@ -52,21 +47,10 @@ async def component(
         await process.communicate()
 
 
-async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
+async def ended(process: Started) -> tuple[int | None, str]:
     async with asyncio.timeout(PATIENCE):
         _, said = await process.communicate()
     return process.returncode, said.decode()
-
-
-def run_to_its_end(code: str, home: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "CRABTALK_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
 
 
 @asynccontextmanager
@@ -99,10 +83,18 @@ async def health(home: Path) -> object:
 async def test_the_page_of_code_in_the_docs_is_a_component_whose_tools_can_be_called(
     home: Path,
 ) -> None:
-    async with component(home), Client(url(home, "/mcp")) as client:
-        assert [tool.name for tool in (await client.list_tools()).tools] == ["roll"]
-        result = await client.call_tool("roll", {"sides": 1, "times": 3})
+    environment = {**os.environ, "CRABTALK_HOME": str(home)}
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", DICE, env=environment)
+    try:
+        await seen(home / "run" / "dice.port")
+        async with Client(url(home, "/mcp")) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["roll"]
+            result = await client.call_tool("roll", {"sides": 1, "times": 3})
+    finally:
+        process.terminate()
+        await process.wait()
     assert result.structured_content == {"result": [1, 1, 1]}
+    assert process.returncode == 0
 
 
 @pytest.mark.req("component.port_file")
@@ -236,11 +228,9 @@ async def test_a_second_signal_does_not_wait_for_a_call(home: Path) -> None:
 async def test_a_second_one_of_the_same_name_says_so_and_exits(home: Path) -> None:
     async with component(home) as process:
         before = (home / "run" / "dice.port").read_bytes()
-        second = await asyncio.to_thread(run_to_its_end, DICE, home)
-        assert second.returncode == 1
-        assert second.stderr == (
-            f"dice: dice already runs in {home} (pid {process.pid}); stop it first\n"
-        )
+        status, said = await ended(played(DICE, home, stderr=PIPE))
+        assert status == 1
+        assert said == f"dice: dice already runs in {home} (pid {process.pid}); stop it first\n"
         assert (home / "run" / "dice.port").read_bytes() == before
         assert await health(home) == {"name": "dice", "status": "ok", "pid": process.pid}
 
@@ -298,11 +288,7 @@ async def test_a_unit_that_sends_stderr_to_the_log_has_each_line_once(home: Path
     log = home / "logs" / "dice.log"
     log.parent.mkdir(parents=True)
     with log.open("ab") as file:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", DICE),
-            env={**os.environ, "CRABTALK_HOME": str(home)},
-            stderr=file,
-        )
+        process = played(DICE, home, stderr=file.fileno())
     try:
         async with asyncio.timeout(PATIENCE):
             while "is ready" not in log.read_text():
@@ -315,12 +301,12 @@ async def test_a_unit_that_sends_stderr_to_the_log_has_each_line_once(home: Path
 
 @pytest.mark.req("component.name")
 @pytest.mark.parametrize("name", ["My Server", "../escape", "crabtalk", ""])
-def test_a_name_that_cannot_be_a_port_file_is_refused(home: Path, name: str) -> None:
+async def test_a_name_that_cannot_be_a_port_file_is_refused(home: Path, name: str) -> None:
     code = DICE.replace('MCPServer("dice")', f"MCPServer({json.dumps(name or ' ')})")
-    result = run_to_its_end(code, home)
-    assert result.returncode == 1
-    assert "take" in result.stderr
-    assert "Traceback" not in result.stderr
+    status, said = await ended(played(code, home, stderr=PIPE))
+    assert status == 1
+    assert "take" in said
+    assert "Traceback" not in said
     assert not home.exists()
 
 

@@ -66,6 +66,7 @@ def rendered(manager: Systemd | Launchd | Schtasks, unit: Unit) -> bytes:
 
 
 @pytest.mark.req("component.units.escaping")
+@settings(max_examples=40)
 @given(units)
 def test_systemd_reads_what_was_meant(unit: Unit) -> None:
     read = read_systemd(rendered(SYSTEMD, unit).decode())
@@ -77,7 +78,7 @@ def test_systemd_reads_what_was_meant(unit: Unit) -> None:
 
 @pytest.mark.req("component.units.escaping")
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(units)
 @example(
     Unit(
@@ -125,6 +126,7 @@ def test_a_systemd_unit_restarts_its_program_and_starts_it_at_login(home: Path) 
 
 
 @pytest.mark.req("component.units.escaping")
+@settings(max_examples=40)
 @given(units)
 def test_launchd_reads_what_was_meant(unit: Unit) -> None:
     read = plistlib.loads(rendered(LAUNCHD, unit))
@@ -144,6 +146,7 @@ def test_a_launchd_agent_restarts_its_program_and_starts_it_at_login(home: Path)
 
 
 @pytest.mark.req("component.units.escaping")
+@settings(max_examples=40)
 @given(units)
 def test_the_task_scheduler_reads_what_was_meant(unit: Unit) -> None:
     task = ElementTree.fromstring(rendered(SCHTASKS, unit))  # noqa: S314
@@ -151,6 +154,19 @@ def test_the_task_scheduler_reads_what_was_meant(unit: Unit) -> None:
     assert found["Command"] == unit.command[0]
     assert found["WorkingDirectory"] == str(unit.directory)
     assert command_line_to_argv(found["Arguments"]) == list(unit.command[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@settings(max_examples=1000)
+@given(units)
+def test_each_platform_reads_what_was_meant_a_thousand_times(unit: Unit) -> None:
+    for check in (
+        test_systemd_reads_what_was_meant,
+        test_launchd_reads_what_was_meant,
+        test_the_task_scheduler_reads_what_was_meant,
+    ):
+        check.hypothesis.inner_test(unit)
 
 
 def text_of(task: ElementTree.Element, name: str) -> str:

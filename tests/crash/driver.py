@@ -138,7 +138,7 @@ class Siege:
 
     async def _restart(self) -> None:
         if self._random.random() < 0.1:  # killed before it was up
-            await self._process.spawn()
+            self._process.spawn()
             await asyncio.sleep(self._random.uniform(0, 0.3))
             await self._process.kill()
         self._report.starts.append(await self._process.start())

@@ -54,8 +54,8 @@ def ready(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def main(home: Path) -> None:
-    place = Home(home)
+def main() -> None:
+    place = Home(Path(sys.argv[1]))
     config = load_config(place.config, tcp="off")
     with (
         place,
@@ -68,4 +68,4 @@ def main(home: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

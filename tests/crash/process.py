@@ -3,13 +3,12 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
+from apps.tui.tests.warm import PIPE, Program, Started
 from crabtalk.client import Client, connect
 from crabtalk.client.events import Event
 from crabtalk.protocol import wire
@@ -19,6 +18,11 @@ from tests.model_server import ROOT, ModelServer
 
 # What a start or an end may take on the slowest of machines.
 PATIENCE = 20.0
+# It is killed and started again so often that it must not load itself each time.
+LAUNCHER = Program(
+    *(ROOT / "tests" / "crash" / "launcher.py", "tests.crash.launcher:main"),
+    *("crabtalk.model.openai", "aiohttp", "tantivy", "uvloop"),
+)
 
 
 class Process:
@@ -27,7 +31,7 @@ class Process:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.said = ""  # on stderr
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Started | None = None
         self._listening: asyncio.Task[None] | None = None
 
     @property
@@ -35,17 +39,19 @@ class Process:
         assert self._process is not None
         return self._process.pid
 
-    async def spawn(self) -> None:
-        command = [sys.executable, "-m", "tests.crash.launcher", str(self.home)]
+    def spawn(self) -> None:
+        """Starts it, and does not wait until it answers."""
         self.said = ""
-        self._process = await asyncio.create_subprocess_exec(
-            *command, cwd=ROOT, stderr=subprocess.PIPE
-        )
+        self._process = self.forked()
+
+    def forked(self) -> Started:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return LAUNCHER.start(self.home, stderr=PIPE, env=environment)
 
     async def start(self) -> float:
         """Until it answers a ping; says how many seconds that took."""
         begun = time.monotonic()
-        await self.spawn()
+        self.spawn()
         async with asyncio.timeout(PATIENCE):
             ready = await self._read_line()
             if "is ready" not in ready:
@@ -72,6 +78,13 @@ class Process:
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
+
+    async def until_stopped(self) -> None:
+        """A signal to stop is sent before it is obeyed."""
+        stat = Path(f"/proc/{self.pid}/stat")
+        async with asyncio.timeout(PATIENCE):
+            while stat.read_text().rpartition(")")[2].split()[0] != "T":
+                await asyncio.sleep(0.001)
 
     async def gone(self) -> int:
         """Its exit code, once it has ended by itself or by a signal."""

@@ -49,8 +49,8 @@ def besiege(home: Path, rounds: int, durability: str = "fsync") -> Report:
 @pytest.mark.req("durability.no_dangling_calls")
 @pytest.mark.req("durability.torn_line")
 @pytest.mark.req("durability.atomic_files")
-def test_twenty_kills_lose_nothing_and_double_nothing(home: Path) -> None:
-    report = besiege(home, 20)
+def test_a_dozen_kills_lose_nothing_and_double_nothing(home: Path) -> None:
+    report = besiege(home, 12)
     assert report.cut > 0
     assert report.halved > 0
 
@@ -196,7 +196,7 @@ async def kill_when_changed(process: Process, look: Callable[[], object]) -> Non
 @pytest.mark.req("durability.kill9")
 @pytest.mark.req("durability.atomic_files")
 def test_killed_while_it_replaces_a_file_it_has_the_old_one_or_the_new_one(home: Path) -> None:
-    asyncio.run(kill_while_replacing(home, 6))
+    asyncio.run(kill_while_replacing(home, 4))
 
 
 async def kill_while_replacing(home: Path, rounds: int) -> None:

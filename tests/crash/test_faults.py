@@ -287,7 +287,7 @@ async def first_words(place: Place, said: str) -> asyncio.Task[Turn]:
 async def test_a_daemon_that_is_stopped_for_a_while_loses_nothing(place: Place) -> None:
     task = await first_words(place, "#user/1\n!say one \n!wait\n!chunks 2000 0")
     place.process.signal(signal.SIGSTOP)
-    await asyncio.to_thread(os.waitid, os.P_PID, place.process.pid, os.WSTOPPED | os.WNOWAIT)
+    await place.process.until_stopped()
     place.model.release()
     # All is said, or as much as fits between the two.
     while (answers := place.model.connections) and not any(c.is_full for c in answers):

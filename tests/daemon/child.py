@@ -1,27 +1,22 @@
 """`crabtalkd run` as a process of the tests' own, and a client that finds it again and again."""
 
 import asyncio
-import subprocess
-import sys
 from contextlib import aclosing
 from pathlib import Path
 
+from apps.tui.tests.warm import PIPE, Started
 from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError, connect
 from crabtalk.protocol import wire
 from tests.crash.process import Process
+from tests.daemon.command import WARM
 from tests.daemon.served import PATIENCE
-
-CRABTALKD = Path(sys.executable).with_name("crabtalkd")
 
 
 class Child(Process):
-    """The program itself, as it is installed."""
+    """The program itself."""
 
-    async def spawn(self) -> None:
-        self.said = ""
-        self._process = await asyncio.create_subprocess_exec(
-            *(CRABTALKD, "run", "--home", self.home, "--tcp", "off"), stderr=subprocess.PIPE
-        )
+    def forked(self) -> Started:
+        return WARM.start("run", "--home", self.home, "--tcp", "off", stderr=PIPE)
 
 
 class Notified:

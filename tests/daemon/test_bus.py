@@ -101,6 +101,7 @@ async def test_the_end_of_one_agents_turn_begins_anothers_with_its_text(tmp_path
         assert daemon.model.asked == 3
 
 
+@pytest.mark.one_loop
 async def test_the_example_of_the_page_on_events_works_as_it_stands(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "events.md").read_text(encoding="utf-8")
     program = page.partition("```python\n")[2].partition("```")[0]
@@ -432,6 +433,7 @@ async def test_once_is_once_though_a_reload_reads_it_again_before_it_is_struck_o
 
 @pytest.mark.req("events.once")
 @pytest.mark.req("events.many")
+@pytest.mark.one_loop
 async def test_a_thousand_that_are_once_are_struck_off_together_and_each_runs(
     tmp_path: Path,
 ) -> None:
@@ -458,6 +460,7 @@ async def test_a_thousand_that_are_once_are_struck_off_together_and_each_runs(
 
 @pytest.mark.req("events.once_order")
 @pytest.mark.req("events.survive")
+@pytest.mark.one_loop
 async def test_a_kill_at_once_loses_no_subscription_and_doubles_no_firing(home: Path) -> None:
     async with model_server() as model:
         prepare(home, model)
@@ -652,6 +655,7 @@ async def test_a_conversation_that_is_slow_takes_one_place_only(tmp_path: Path) 
 
 
 @pytest.mark.req("events.busy")
+@pytest.mark.one_loop
 async def test_an_engine_that_is_full_gets_the_event_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -727,6 +731,7 @@ async def test_a_payload_that_was_passed_on_is_kept_though_its_turn_has_not_come
 
 
 @pytest.mark.req("events.many")
+@pytest.mark.one_loop
 async def test_a_thousand_subscribers_hold_nobody_up_and_run_a_few_at_a_time(
     tmp_path: Path,
 ) -> None:

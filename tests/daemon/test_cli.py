@@ -49,6 +49,22 @@ def test_the_module_is_the_command() -> None:
 
 
 def test_starting_loads_nothing_that_is_needed_only_later() -> None:
-    code = "import sys, crabtalk.daemon, crabtalk.daemon.cli; print(*sys.modules)"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(said.stdout.split()) & {"aiohttp", "msgspec", "tomlkit", "crabtalk.model"}
+    loaded = loaded_by("import crabtalk.daemon, crabtalk.daemon.cli")
+    assert "click" in loaded
+    assert not loaded & {"aiohttp", "google", "msgspec", "tomlkit", "crabtalk.model"}
+
+
+def test_asking_the_daemon_loads_neither_the_engine_nor_the_models(home: Path) -> None:
+    loaded = loaded_by(
+        f"from crabtalk.daemon.cli import main; main(['status', '--home', {str(home)!r}])"
+    )
+    assert "crabtalk.client" in loaded
+    assert not loaded & {"aiohttp", "crabtalk.model", "crabtalk.runtime"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """All that is there when it ends, however it does."""
+    told = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {code}"
+    command = [sys.executable, "-c", told]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    return set(said.stdout.split())

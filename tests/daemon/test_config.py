@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.daemon.config import Config, ConfigError, load_config
+from crabtalk.daemon.config import Config, load_config
+from crabtalk.daemon.config_file import ConfigError
 from crabtalk.daemon.feed import FeedLimits
 from crabtalk.runtime import Limits as RuntimeLimits
 from crabtalk.transport import Limits, TcpAddress

@@ -4,17 +4,18 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from crabtalk.client import Client, connect
 from crabtalk.daemon.feed import FeedLimits
 from crabtalk.daemon.mcp_feed import McpFeed
-from crabtalk.mcp import Happened, Peer, Status
+from crabtalk.mcp import Happened, Status
 from crabtalk.protocol import wire
 from crabtalk.runtime import Clock, ToolDispatch
 from tests.component.test_running import component
@@ -33,14 +34,49 @@ from tests.daemon.served import (
 )
 from tests.daemon.test_images import seen
 from tests.daemon.test_process import daemon as process
-from tests.mcp.test_http import COMMAND, running
+from tests.mcp.running import running
 from tests.mcp.tiny import png
 from tests.mcp.world import TINY, children, is_alive
 
-pytestmark = pytest.mark.one_loop
+pytestmark = [pytest.mark.one_loop, pytest.mark.asyncio(loop_scope="module")]
 
 PROMPT = 'prompt = "You are crab."\n'
 ENDED = (wire.MCP_EVENT_KIND_CONNECTED, wire.MCP_EVENT_KIND_FAILED)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def daemon(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """For tests that need none of their own: its host takes a second to start."""
+
+    async def watch(call: ToolDispatch) -> str:
+        """A tool that waits until a server has one more."""
+        known = [peer for _, peer in shared.daemon.mcp.states()]
+        await comes(lambda: any(tool.name == "extra" for peer in known for tool in peer.tools))
+        return "it has changed"
+
+    hooks = {"test": Tools(watch=watch)}
+    async with served(tmp_path_factory.mktemp("shared"), agents={}, hooks=hooks) as shared:
+        yield shared
+
+
+@asynccontextmanager
+async def housed(daemon: Served, agents: Mapping[str, str]) -> AsyncIterator[Client]:
+    """A client, while the daemon has these agents. Nothing is left of them afterwards."""
+    daemon.model.reset()
+    for name, text in agents.items():
+        daemon.agent_file(name).write_text(text)
+    try:
+        async with daemon.client() as client:
+            await client.reload()
+            yield client
+    finally:
+        async with daemon.client() as client:
+            for row in (await client.list_conversations()).conversations:
+                await client.delete_conversation(row.file_path)
+            for file in daemon.home.glob("agents/*.toml"):
+                file.unlink()
+            await client.reload()
+        await comes(lambda: not daemon.daemon.mcp.link.servers)
 
 
 def declared(name: str, *options: str, **settings: Any) -> str:
@@ -98,10 +134,10 @@ async def comes(claim: Callable[[], bool]) -> None:
 
 @pytest.mark.req("mcp.tools")
 @pytest.mark.req("mcp.wait")
-async def test_a_tool_of_a_server_is_a_tool_of_the_agent_that_declares_it(tmp_path: Path) -> None:
-    """Also in the first turn after a start: it waits a moment for servers that start."""
+async def test_a_tool_of_a_server_is_a_tool_of_the_agent_that_declares_it(daemon: Served) -> None:
+    """Also in its first turn, which waits a moment for servers that start."""
     agents = {"crab": PROMPT + declared("beach"), "twin": PROMPT}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         assert await text_of(client, "crab", "echo", "hello") == "hello"
         (tool,) = [
             tool["function"]
@@ -116,10 +152,10 @@ async def test_a_tool_of_a_server_is_a_tool_of_the_agent_that_declares_it(tmp_pa
 
 
 @pytest.mark.req("mcp.delegated")
-async def test_a_worker_has_its_callers_servers_and_no_second_process(tmp_path: Path) -> None:
+async def test_a_worker_has_its_callers_servers_and_no_second_process(daemon: Served) -> None:
     task = {"tasks": [{"message": '!tool echo {"text": "ebb"}\n!then\n!say done'}]}
     agents = {"crab": PROMPT + declared("tides")}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         assert await text_of(client, "crab", "echo", "first") == "first"
         before = list(daemon.daemon.mcp.link.servers)
         await client.send("crab", f"!tool delegate {json.dumps(task)}\n!then\n!say done")
@@ -133,10 +169,10 @@ async def test_a_worker_has_its_callers_servers_and_no_second_process(tmp_path: 
 @pytest.mark.req("mcp.results")
 @pytest.mark.req("mcp.errors")
 async def test_what_servers_answer_reaches_the_agent_and_failures_have_prefixes(
-    tmp_path: Path,
+    daemon: Served,
 ) -> None:
     agents = {"crab": PROMPT + declared("beach")}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         results = await called(
             client,
             "crab",
@@ -172,10 +208,10 @@ async def test_what_servers_answer_reaches_the_agent_and_failures_have_prefixes(
 
 @pytest.mark.req("mcp.crash")
 async def test_a_server_that_crashes_in_a_call_fails_the_call_and_not_the_turn(
-    tmp_path: Path,
+    daemon: Served,
 ) -> None:
     agents = {"crab": PROMPT + declared("beach")}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         crashed, echoed = await called(
             client, "crab", [("crash", {})], [("bash", {"command": ":"})]
         )
@@ -186,10 +222,10 @@ async def test_a_server_that_crashes_in_a_call_fails_the_call_and_not_the_turn(
 
 
 @pytest.mark.req("mcp.cancel")
-async def test_killing_a_run_cancels_its_call_at_the_server(tmp_path: Path) -> None:
+async def test_killing_a_run_cancels_its_call_at_the_server(tmp_path: Path, daemon: Served) -> None:
     record = tmp_path / "record"
     agents = {"crab": PROMPT + declared("beach", "--record", str(record))}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         stream = client.stream("crab", calling([("wait", {})]))
         await until(stream, wire.ToolStartEvent)
         await comes(lambda: record.exists() and '"wait"' in record.read_text())
@@ -202,18 +238,16 @@ async def test_killing_a_run_cancels_its_call_at_the_server(tmp_path: Path) -> N
 
 @pytest.mark.req("mcp.progress.feed")
 async def test_how_far_a_call_is_reaches_those_who_want_all_kinds_and_no_log(
-    tmp_path: Path,
+    daemon: Served,
 ) -> None:
-    on_the_sdk = {"command": COMMAND[0], "args": COMMAND[1:]}
-    agents = {"crab": PROMPT + declared("beach", **on_the_sdk)}
+    agents = {"crab": PROMPT + declared("beach")}
     async with (
-        served(tmp_path, agents=agents, hooks={}) as daemon,
-        daemon.client() as client,
+        housed(daemon, agents) as client,
         following(daemon, all_kinds=True) as feed,
         following(daemon) as plain,
     ):
         await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
-        (result,) = await called(client, "crab", [("walk", {"steps": 4})], sender="bo")
+        (result,) = await called(client, "crab", [("walk", {"text": "4"})], sender="bo")
         assert result.output == "walked 4 steps"
         events = await feed.until_done()
         words = [event for event in events if event.kind == wire.TOOL_PROGRESS]
@@ -237,12 +271,11 @@ async def test_how_far_a_call_is_reaches_those_who_want_all_kinds_and_no_log(
 
 
 @pytest.mark.req("mcp.progress.feed")
-async def test_progress_in_a_delegated_run_names_the_run_it_works_for(tmp_path: Path) -> None:
+async def test_progress_in_a_delegated_run_names_the_run_it_works_for(daemon: Served) -> None:
     task = {"tasks": [{"message": '!tool progress {"text": "2"}\n!then\n!say done'}]}
     agents = {"crab": PROMPT + declared("tides")}
     async with (
-        served(tmp_path, agents=agents, hooks={}) as daemon,
-        daemon.client() as client,
+        housed(daemon, agents) as client,
         following(daemon, all_kinds=True) as feed,
     ):
         await heard(client, ("crab", "tides", wire.MCP_EVENT_KIND_CONNECTED))
@@ -258,16 +291,15 @@ async def test_progress_in_a_delegated_run_names_the_run_it_works_for(tmp_path: 
 
 
 @pytest.mark.req("mcp.progress.feed")
-async def test_a_call_that_was_killed_is_not_heard_of_again(tmp_path: Path) -> None:
+async def test_a_call_that_was_killed_is_not_heard_of_again(daemon: Served) -> None:
     agents = {"crab": PROMPT + declared("beach")}
     async with (
-        served(tmp_path, agents=agents, hooks={}) as daemon,
-        daemon.client() as client,
+        housed(daemon, agents) as client,
         daemon.client() as other,
         following(daemon, all_kinds=True) as feed,
     ):
         await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
-        stream = client.stream("crab", calling([("flood", {"text": "2"})]))
+        stream = client.stream("crab", calling([("flood", {"text": "0.8"})]))
         await until(stream, wire.ToolStartEvent)
         await comes(lambda: any(event.kind == wire.TOOL_PROGRESS for event in feed.events))
         await other.kill("crab")
@@ -281,18 +313,10 @@ async def test_a_call_that_was_killed_is_not_heard_of_again(tmp_path: Path) -> N
 @pytest.mark.req("mcp.tools.turn")
 @pytest.mark.req("mcp.tools.changed")
 async def test_a_turn_keeps_the_tools_it_began_with_and_the_next_has_the_new_ones(
-    tmp_path: Path,
+    daemon: Served,
 ) -> None:
     agents = {"crab": PROMPT + declared("beach")}
-    known: list[Peer] = []
-
-    async def watch(call: ToolDispatch) -> str:
-        await comes(lambda: any(tool.name == "extra" for tool in known[0].tools))
-        return "it has changed"
-
-    hooks = {"test": Tools(watch=watch)}
-    async with served(tmp_path, agents=agents, hooks=hooks) as daemon, daemon.client() as client:
-        known += [peer for _, peer in daemon.daemon.mcp.states()]
+    async with housed(daemon, agents) as client:
         _, watched = await called(client, "crab", [("more", {})], [("watch", {})])
         assert watched.output == "it has changed"
         assert offered(daemon, 0) == offered(daemon, 1) == offered(daemon, 2)
@@ -305,12 +329,12 @@ async def test_a_turn_keeps_the_tools_it_began_with_and_the_next_has_the_new_one
 
 
 @pytest.mark.req("mcp.scope")
-async def test_a_whitelist_holds_for_tools_of_servers_by_either_name(tmp_path: Path) -> None:
+async def test_a_whitelist_holds_for_tools_of_servers_by_either_name(daemon: Served) -> None:
     agents = {
         "crab": PROMPT + 'tools = ["echo", "sand__pid"]\n' + declared("beach") + declared("sand"),
         "twin": PROMPT + 'skills = ["swim"]\n' + declared("beach"),
     }
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         calls = [("echo", {"text": "yes"}), ("sand__pid", {}), ("pid", {}), ("beach__pid", {})]
         results = await called(client, "crab", calls)
         assert offered(daemon) == ["echo", "sand__pid"]
@@ -323,12 +347,12 @@ async def test_a_whitelist_holds_for_tools_of_servers_by_either_name(tmp_path: P
 
 
 @pytest.mark.req("mcp.approval")
-async def test_a_pattern_can_ask_before_every_tool_of_every_server(tmp_path: Path) -> None:
+async def test_a_pattern_can_ask_before_every_tool_of_every_server(daemon: Served) -> None:
     agents = {
         "crab": PROMPT + 'approve = ["mcp:*"]\n' + declared("beach"),
         "twin": PROMPT + 'approve = ["beach__p*"]\n' + declared("beach"),
     }
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         script = calling([("echo", {"text": "one"}), ("bash", {"command": ":"})])
         stream = client.stream("crab", script)
         asked = await until(stream, wire.AskUserEvent)
@@ -348,9 +372,9 @@ async def test_a_pattern_can_ask_before_every_tool_of_every_server(tmp_path: Pat
 
 
 @pytest.mark.req("mcp.names.built_in")
-async def test_a_server_cannot_take_the_place_of_a_tool_of_ours(tmp_path: Path) -> None:
+async def test_a_server_cannot_take_the_place_of_a_tool_of_ours(daemon: Served) -> None:
     agents = {"crab": PROMPT + declared("beach", "--tools", "bash,swim")}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         ours, theirs, swim = await called(
             client, "crab", [("bash", {"command": "echo ours"}), ("beach__bash", {}), ("swim", {})]
         )
@@ -360,9 +384,11 @@ async def test_a_server_cannot_take_the_place_of_a_tool_of_ours(tmp_path: Path) 
 
 
 @pytest.mark.req("mcp.env")
+@pytest.mark.req("mcp.wait")
 async def test_what_config_adds_to_the_environment_reaches_servers_started_later(
     tmp_path: Path,
 ) -> None:
+    """Those that start with the daemon have it, too; its first turn waits for them."""
     config = CONFIG + '[env]\nBEACH = "north"\n'
     agents = {"crab": PROMPT + declared("beach"), "twin": PROMPT + declared("b", "--any", "x")}
     async with (
@@ -385,13 +411,13 @@ async def test_what_config_adds_to_the_environment_reaches_servers_started_later
 @pytest.mark.req("mcp.list")
 @pytest.mark.req("mcp.secrets")
 async def test_servers_are_listed_with_their_state_and_without_their_secrets(
-    tmp_path: Path,
+    daemon: Served,
 ) -> None:
     agents = {
         "crab": PROMPT + declared("beach", env={"SECRET": "a-secret-shell"}),
         "twin": PROMPT + declared("dead", "--die", auto_restart=False),
     }
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         await heard(client, ("crab", "beach", ENDED[0]), ("twin", "dead", ENDED[1]))
         beach, dead = (await client.list_mcps()).mcps
         assert (beach.name, beach.source, beach.status) == ("beach", "crab", wire.CONNECTED)
@@ -409,12 +435,11 @@ async def test_servers_are_listed_with_their_state_and_without_their_secrets(
 @pytest.mark.req("mcp.upsert")
 @pytest.mark.req("mcp.secrets")
 async def test_servers_are_added_changed_and_taken_away_in_the_agents_file(
-    tmp_path: Path,
+    daemon: Served,
 ) -> None:
     file = "# My crab.\n" + PROMPT + "\n# Knows the beach.\n" + declared("beach")
     async with (
-        served(tmp_path, agents={"crab": file}, hooks={}) as daemon,
-        daemon.client() as client,
+        housed(daemon, {"crab": file}) as client,
     ):
         path = daemon.agent_file("crab")
         made = await client.upsert_mcp(
@@ -447,10 +472,10 @@ async def test_servers_are_added_changed_and_taken_away_in_the_agents_file(
 
 @pytest.mark.req("mcp.events")
 async def test_whoever_subscribes_hears_how_servers_are_and_then_what_happens(
-    tmp_path: Path,
+    daemon: Served,
 ) -> None:
     agents = {"crab": PROMPT + declared("beach"), "twin": PROMPT}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
         async with daemon.client() as other, aclosing(other.subscribe_mcp_events()) as events:
             first = await next_of(events)
@@ -495,9 +520,9 @@ async def test_a_subscriber_that_falls_behind_keeps_the_latest(tmp_path: Path) -
 
 @pytest.mark.req("mcp.rename")
 @pytest.mark.req("mcp.reload")
-async def test_neither_a_rename_nor_a_reload_starts_a_server_anew(tmp_path: Path) -> None:
+async def test_neither_a_rename_nor_a_reload_starts_a_server_anew(daemon: Served) -> None:
     agents = {"crab": PROMPT, "twin": PROMPT + declared("beach")}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         pid = await text_of(client, "twin", "pid")
         await client.rename_agent("twin", "hermit")
         assert await text_of(client, "hermit", "pid") == pid
@@ -514,10 +539,10 @@ async def test_neither_a_rename_nor_a_reload_starts_a_server_anew(tmp_path: Path
 
 
 @pytest.mark.req("mcp.reload")
-async def test_a_reload_tries_servers_again_that_failed(tmp_path: Path) -> None:
+async def test_a_reload_tries_servers_again_that_failed(tmp_path: Path, daemon: Served) -> None:
     go = tmp_path / "bin"
     agents = {"crab": PROMPT + f'[[mcps]]\nname = "b"\ncommand = "{go}"\nauto_restart = false\n'}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         await heard(client, ("crab", "b", wire.MCP_EVENT_KIND_FAILED))
         go.write_text(f'#!/bin/sh\nexec {sys.executable} -S {TINY} "$@"\n')
         go.chmod(0o700)
@@ -531,12 +556,12 @@ async def test_a_reload_tries_servers_again_that_failed(tmp_path: Path) -> None:
 @pytest.mark.req("mcp.ports")
 @pytest.mark.req("mcp.ports.scope")
 async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_again(
-    tmp_path: Path,
+    daemon: Served,
 ) -> None:
     agents = {"crab": PROMPT, "twin": PROMPT + 'tools = ["bash"]\n'}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         file = daemon.home / "run" / "beach.port"
-        with running() as first:
+        async with running() as first:
             file.write_text(f"{first.port}\n")
             await heard(client, ("", "beach", wire.MCP_EVENT_KIND_CONNECTED))
             (sum_,) = await called(client, "crab", [("add", {"a": 1, "b": 2})])
@@ -545,8 +570,8 @@ async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_
             assert (found.name, found.source, found.source_kind) == ("beach", "", wire.EXTERNAL)
             (denied,) = await called(client, "twin", [("add", {"a": 1, "b": 2})])
             assert (denied.output, denied.is_error) == ("tool not registered: add", True)
-            first.kill()
-        with running() as second:
+            await first.kill()
+        async with running() as second:
             async with aclosing(client.subscribe_mcp_events()) as events:
                 await next_of(events)
                 file.write_text(f"{second.port}\n")
@@ -559,11 +584,11 @@ async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_
 @pytest.mark.req("mcp.ports")
 @pytest.mark.req("component.killed")
 async def test_the_component_of_the_docs_killed_and_started_again_needs_nobody_to_touch_the_daemon(
-    tmp_path: Path,
+    daemon: Served,
 ) -> None:
     rolls = [("roll", {"sides": 1, "times": 2})]
     agents = {"crab": PROMPT}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with housed(daemon, agents) as client:
         async with component(daemon.home) as dice:
             await heard(client, ("", "dice", wire.MCP_EVENT_KIND_CONNECTED))
             (rolled,) = await called(client, "crab", rolls)

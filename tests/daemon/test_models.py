@@ -5,8 +5,6 @@ import json
 import os
 import pty
 import stat
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -14,26 +12,23 @@ import pytest
 
 from crabtalk.daemon.setup import with_provider
 from crabtalk.model import ProviderSettings
+from tests.daemon.command import WARM, installed
 from tests.model.fake import Answer, vendor
 
-CRABTALKD = Path(sys.executable).with_name("crabtalkd")
+# What it tests is in processes with loops of their own.
+pytestmark = pytest.mark.one_loop
+
 KEYS = ("OPENAI", "ANTHROPIC", "GEMINI", "GOOGLE", "AZURE", "AWS", "OLLAMA")
 LISTING = Answer.of_json({"data": [{"id": f"m{n}"} for n in range(12)]})
 
 
 async def crabtalkd(*words: str, **environ: str) -> tuple[int | None, str, str]:
     """Status, output and errors, in an environment without anybody's keys."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(KEYS)}
-    process = await asyncio.create_subprocess_exec(
-        CRABTALKD,
-        *words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=clean | environ,
-    )
-    out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
+    return await WARM.said(*words, env=keyless(**environ))
+
+
+def keyless(**environ: str) -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith(KEYS)} | environ
 
 
 def configure(home: Path, text: str) -> None:
@@ -63,7 +58,7 @@ async def test_usable_providers_and_the_others_are_listed_with_reasons(home: Pat
 async def test_json_is_one_document(home: Path) -> None:
     async with vendor(lambda _: LISTING) as fake:
         configure(home, f'[llm]\nbase_url = "{fake.url}"\nmodel = "m3"\n')
-        _, out, _ = await crabtalkd("models", "--home", str(home), "--json")
+        _, out, _ = await installed("models", "--home", home, "--json", env=keyless())
     assert json.loads(out) == {
         "default": "m3",
         "providers": [
@@ -105,10 +100,10 @@ async def test_a_broken_configuration_is_one_sentence(home: Path, text: str, sen
 @pytest.mark.req("setup.writes_config")
 async def test_setup_checks_the_provider_and_writes_it_down(home: Path) -> None:
     async with vendor(lambda _: LISTING) as fake:
-        status, out, err = await crabtalkd(
-            *("setup", "--home", str(home), "--kind", "openai", "--base-url", fake.url),
+        status, out, err = await installed(
+            *("setup", "--home", home, "--kind", "openai", "--base-url", fake.url),
             *("--api-key", "${MY_KEY}", "--model", "m5"),
-            MY_KEY="sk-mine",
+            env=keyless(MY_KEY="sk-mine"),
         )
         assert (status, out) == (0, "")
         assert "m5 answers by default" in err
@@ -185,14 +180,13 @@ class Terminal:
     """A command on a terminal of its own, answered line by line."""
 
     def __init__(self, *words: str, **environ: str) -> None:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(KEYS)}
         self._ours, theirs = pty.openpty()
-        self._process = subprocess.Popen(
-            [CRABTALKD, *words],
+        self._process = WARM.start(
+            *words,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=clean | environ,
+            env=keyless(**environ),
             start_new_session=True,
         )
         os.close(theirs)
@@ -212,7 +206,7 @@ class Terminal:
         except OSError:  # how Linux says that the other side is gone
             pass
         os.close(self._ours)
-        return self._process.wait()
+        return self._process.ended()
 
 
 @pytest.mark.req("setup.writes_config")
@@ -303,7 +297,7 @@ async def test_a_local_model_that_cannot_be_fetched_is_a_sentence(
     assert "crabtalkd: pip finds no xllamacpp" in seen
     assert "Traceback" not in seen
     assert not (home / "config.toml").exists()
-    failed, _, err = await crabtalkd("model", "install", "--home", str(home), **nowhere)
+    failed, _, err = await installed("model", "install", "--home", home, env=keyless(**nowhere))
     assert failed == 1
     assert err.count("\n") == 1
     needless, _, _ = await crabtalkd(

@@ -6,7 +6,6 @@ import signal
 import socket
 import ssl
 import stat
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -16,19 +15,21 @@ import pytest
 import trustme
 
 import crabtalk
+from apps.tui.tests.warm import PIPE, Started
 from crabtalk.client import CannotConnectError, DaemonNotRunningError, ServerError, connect
 from crabtalk.protocol import wire
 from crabtalk.transport import DEFAULT_PORT, RunFiles
+from tests.daemon.command import CRABTALKD, WARM
 from tests.scripted import RawPeer, ping
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop
 
-CRABTALKD = Path(sys.executable).with_name("crabtalkd")
-
 
 class Daemon:
-    def __init__(self, process: asyncio.subprocess.Process, home: Path, ready: str) -> None:
+    def __init__(
+        self, process: Started | asyncio.subprocess.Process, home: Path, ready: str
+    ) -> None:
         self.process = process
         self.run = RunFiles.of(home)
         self.ready = ready
@@ -44,10 +45,13 @@ class Daemon:
 
 
 @asynccontextmanager
-async def daemon(home: Path, *options: str) -> AsyncIterator[Daemon]:
-    process = await asyncio.create_subprocess_exec(
-        CRABTALKD, "run", "--home", home, *options, stderr=subprocess.PIPE
-    )
+async def daemon(home: Path, *options: str, is_installed: bool = False) -> AsyncIterator[Daemon]:
+    words = ("run", "--home", str(home), *options)
+    process: Started | asyncio.subprocess.Process
+    if is_installed:
+        process = await asyncio.create_subprocess_exec(CRABTALKD, *words, stderr=PIPE)
+    else:
+        process = WARM.start(*words, stderr=PIPE)
     assert process.stderr is not None
     try:
         ready = (await process.stderr.readline()).decode()
@@ -61,12 +65,9 @@ async def daemon(home: Path, *options: str) -> AsyncIterator[Daemon]:
 
 async def refused(home: Path, *options: str) -> str:
     """What a daemon says that does not start."""
-    process = await asyncio.create_subprocess_exec(
-        CRABTALKD, "run", "--home", home, *options, stderr=subprocess.PIPE
-    )
-    _, stderr = await process.communicate()
-    assert process.returncode == 1
-    return stderr.decode()
+    status, _, stderr = await WARM.said("run", "--home", home, *options)
+    assert status == 1
+    return stderr
 
 
 ANY_PORT = ("--tcp", "127.0.0.1:0")
@@ -75,7 +76,7 @@ ANY_PORT = ("--tcp", "127.0.0.1:0")
 @pytest.mark.req("daemon.start.binds")
 @pytest.mark.req("trust.tcp.loopback")
 async def test_it_says_where_it_is_and_answers_there(home: Path) -> None:
-    async with daemon(home, *ANY_PORT) as running:
+    async with daemon(home, *ANY_PORT, is_installed=True) as running:
         assert f"{running.run.socket}, 127.0.0.1:{running.port}\n" in running.ready
         async with connect(home=home) as client:
             await client.ping()
@@ -115,7 +116,7 @@ async def test_it_writes_nothing_outside_its_home(
     monkeypatch.setenv("HOME", str(elsewhere["user"]))
     monkeypatch.setenv("TMPDIR", str(elsewhere["tmp"]))
     monkeypatch.chdir(elsewhere["cwd"])
-    async with daemon(home, *ANY_PORT) as running:
+    async with daemon(home, *ANY_PORT, is_installed=True) as running:
         async with connect(home=home) as client:
             await client.list_agents()  # answered when they are there
         await running.stop()
@@ -210,9 +211,7 @@ with Home(Path({str(home)!r})) as home, asyncio.Runner() as runner:
     ready = lambda text: print(text, file=sys.stderr, flush=True)
     runner.run(serve(home, Config(tcp=None), Stubborn(), ready))
 """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, stderr=subprocess.PIPE
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stderr=PIPE)
     assert process.stderr is not None
     assert b"ready" in await process.stderr.readline()
     peer = await RawPeer.unix(RunFiles.of(home).socket)
@@ -251,12 +250,7 @@ async def test_a_second_daemon_says_why_and_leaves_the_first_alone(home: Path) -
 
 
 async def test_many_daemons_started_at_once_leave_one(home: Path) -> None:
-    processes = [
-        await asyncio.create_subprocess_exec(
-            CRABTALKD, "run", "--home", home, *ANY_PORT, stderr=subprocess.PIPE
-        )
-        for _ in range(6)
-    ]
+    processes = [WARM.start("run", "--home", home, *ANY_PORT, stderr=PIPE) for _ in range(6)]
     lines = await asyncio.gather(*(p.stderr.readline() for p in processes if p.stderr))
     ready = [p for p, line in zip(processes, lines, strict=True) if b"is ready" in line]
     assert len(ready) == 1
@@ -348,9 +342,7 @@ async def test_a_token_no_client_could_show_is_refused(home: Path, token: bytes)
 async def test_words_in_the_configuration_that_mean_nothing_are_said_to(home: Path) -> None:
     home.mkdir()
     (home / "config.toml").write_text("[daemon]\ntpc = 1\n")
-    process = await asyncio.create_subprocess_exec(
-        CRABTALKD, "run", "--home", home, *ANY_PORT, stderr=subprocess.PIPE
-    )
+    process = WARM.start("run", "--home", home, *ANY_PORT, stderr=PIPE)
     assert process.stderr is not None
     assert b"has tpc in [daemon], which means nothing" in await process.stderr.readline()
     assert b"is ready" in await process.stderr.readline()
@@ -391,7 +383,7 @@ async def test_with_tls_it_serves_other_machines(home: Path) -> None:
 
 async def test_it_promises_no_more_connections_than_it_has_descriptors(home: Path) -> None:
     limited = f"ulimit -n 200; exec {CRABTALKD} run --home {home} --tcp off"
-    process = await asyncio.create_subprocess_shell(limited, stderr=subprocess.PIPE)
+    process = await asyncio.create_subprocess_shell(limited, stderr=PIPE)
     assert process.stderr is not None
     assert b"ready" in await process.stderr.readline()
     peers = [await RawPeer.unix(RunFiles.of(home).socket) for _ in range(150)]

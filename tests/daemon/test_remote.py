@@ -3,8 +3,6 @@
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,11 +11,13 @@ from typing import Any
 import pytest
 
 import crabtalk
+from apps.tui.tests.warm import PIPE, Started
 from crabtalk.client import connect
 from crabtalk.daemon.remote import as_line, span
 from crabtalk.daemon.stopping import StopError, stop
 from crabtalk.protocol import NotFoundError, Server, wire
 from crabtalk.transport import Limits, RunFiles
+from tests.daemon.command import CRABTALKD, WARM, installed
 from tests.daemon.served import AGENTS, CONFIG, PATIENCE, prepare, refused
 from tests.model_server import model_server
 from tests.scripted import listening
@@ -25,14 +25,11 @@ from tests.scripted import listening
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop
 
-CRABTALKD = Path(sys.executable).with_name("crabtalkd")
-PIPE = subprocess.PIPE
-
 
 class Running:
     """A daemon in a process of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Started) -> None:
         self.process = process
         self.said: list[str] = []  # line by line
 
@@ -56,9 +53,7 @@ class Running:
 @asynccontextmanager
 async def running(home: Path, url: str = "", *options: str) -> AsyncIterator[Running]:
     prepare(home, AGENTS, CONFIG.replace("{url}", url))
-    process = await asyncio.create_subprocess_exec(
-        CRABTALKD, "run", "--home", home, "--tcp", "off", *options, stderr=PIPE
-    )
+    process = WARM.start("run", "--home", home, "--tcp", "off", *options, stderr=PIPE)
     daemon = Running(process)
     try:
         await daemon.says("crabtalkd is ready")
@@ -73,12 +68,7 @@ async def running(home: Path, url: str = "", *options: str) -> AsyncIterator[Run
 
 async def crabtalkd(home: Path, *words: str) -> tuple[int | None, str, str]:
     """Exit status, standard output and standard error of a command."""
-    process = await asyncio.create_subprocess_exec(
-        CRABTALKD, words[0], "--home", home, *words[1:], stdout=PIPE, stderr=PIPE
-    )
-    async with asyncio.timeout(PATIENCE):
-        out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
+    return await WARM.said(words[0], "--home", home, *words[1:])
 
 
 # ── No daemon ──────────────────────────────────────────────────────────────────────────────────
@@ -121,7 +111,7 @@ async def test_no_name_and_no_word_steers_the_terminal(home: Path) -> None:
 @pytest.mark.req("cli.stop")
 async def test_stop_ends_the_daemon_and_comes_back_when_it_has_ended(home: Path) -> None:
     async with running(home) as daemon:
-        code, out, err = await crabtalkd(home, "stop")
+        code, out, err = await installed("stop", "--home", home)
         assert (code, out, err) == (0, "", f"stopped (process {daemon.process.pid})\n")
         async with asyncio.timeout(PATIENCE):
             assert await daemon.process.wait() == 0
@@ -152,7 +142,7 @@ async def test_a_daemon_that_does_not_end_is_named_with_the_way_to_end_it(home: 
 @pytest.mark.req("cli.status")
 async def test_status_says_how_the_daemon_is(home: Path) -> None:
     async with running(home):
-        code, out, err = await crabtalkd(home, "status")
+        code, out, err = await installed("status", "--home", home)
         assert (code, err) == (0, "")
         lines = [line.split(None, 1) for line in out.splitlines()]
         assert out.startswith(f"crabtalkd {crabtalk.__version__} runs in {home}, since ")
@@ -211,7 +201,7 @@ def test_a_span_is_said_in_the_units_that_matter(seconds: int, words: str) -> No
 async def test_reload_says_what_came_of_it(home: Path) -> None:
     async with running(home), connect(home=home) as client:
         (home / "agents" / "owl.toml").write_text('prompt = "You are owl."\n')
-        assert await crabtalkd(home, "reload") == (0, "", "reloaded\n")
+        assert await installed("reload", "--home", home) == (0, "", "reloaded\n")
         assert (await client.get_agent("owl")).name == "owl"
         (home / "agents" / "ant.toml").write_text("prompt = ")
         code, out, err = await crabtalkd(home, "reload")
@@ -247,10 +237,8 @@ async def test_sighup_reloads_and_a_config_that_cannot_be_used_changes_nothing(
 
 
 @asynccontextmanager
-async def events(home: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        CRABTALKD, "events", "--home", home, *options, stdout=PIPE, stderr=PIPE
-    )
+async def events(home: Path, *options: str) -> AsyncIterator[Started]:
+    process = WARM.start("events", "--home", home, *options, stdout=PIPE, stderr=PIPE)
     try:
         yield process
     finally:
@@ -259,7 +247,7 @@ async def events(home: Path, *options: str) -> AsyncIterator[asyncio.subprocess.
         await process.communicate()
 
 
-async def lines_of_a_turn(process: asyncio.subprocess.Process, home: Path, end: str) -> list[str]:
+async def lines_of_a_turn(process: Started, home: Path, end: str) -> list[str]:
     """What it prints of one whole turn; `end` is in its last line.
 
     Nothing says when a feed begins, so there is one turn after the other until it shows. Of the

@@ -187,6 +187,7 @@ async def test_more_than_fifty_mebibytes_are_refused(desk: Desk, note: Path) -> 
 
 
 @pytest.mark.req("files.size")
+@pytest.mark.one_loop
 async def test_fifty_mebibytes_are_not(desk: Desk, note: Path) -> None:
     note.write_bytes(b"one\n" + b"\n" * (52_428_800 - 8) + b"two\n")
     answer = await desk.read(note, offset=52_428_790)

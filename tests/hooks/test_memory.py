@@ -299,6 +299,7 @@ def test_an_age_is_told_in_its_largest_unit(seconds: int, text: str) -> None:
 
 
 @pytest.mark.req("memory.open.bounded")
+@pytest.mark.one_loop
 async def test_only_so_many_memories_are_open_at_a_time(tmp_path: Path) -> None:
     async with (
         served(tmp_path, agents={"crab": OWN}, hooks={}) as daemon,

@@ -2,51 +2,22 @@
 
 import asyncio
 import json
-import os
-import signal
 import stat
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from crabtalk.mcp import McpCallError, McpLimits, PortFiles, Progress
+from crabtalk.mcp import McpCallError, PortFiles, Progress
 from crabtalk.storage import McpServer
+from tests.mcp.running import COMMAND, ROOT, running
 from tests.mcp.tiny import png
 from tests.mcp.world import World, world
 
-pytestmark = pytest.mark.one_loop
-
-ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "tests.mcp.servers"]
-
-
-class Running:
-    """A server over HTTP, in a process of its own."""
-
-    def __init__(self, process: "subprocess.Popen[str]", port: int) -> None:
-        self.process = process
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}/mcp"
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-@contextmanager
-def running(*options: str) -> Iterator[Running]:
-    pipe = subprocess.PIPE
-    command = [*COMMAND, "--http", *options]
-    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout is not None
-        yield Running(process, int(process.stdout.readline()))
+pytestmark = [pytest.mark.one_loop, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def try_everything(there: World, tmp_path: Path) -> None:
@@ -77,107 +48,102 @@ async def try_everything(there: World, tmp_path: Path) -> None:
 @pytest.mark.req("mcp.results")
 @pytest.mark.req("mcp.cancel")
 @pytest.mark.req("mcp.tools.changed")
-async def test_everything_works_with_a_server_on_the_sdk_over_stdio(tmp_path: Path) -> None:
-    async with world(tmp_path) as there:
-        env = {"PYTHONPATH": str(ROOT)}
-        await there.connected(McpServer("beach", COMMAND[0], tuple(COMMAND[1:]), env))
-        await try_everything(there, tmp_path)
+async def test_everything_works_with_a_server_on_the_sdk_over_stdio(
+    tmp_path: Path, there: World
+) -> None:
+    env = {"PYTHONPATH": str(ROOT)}
+    await there.connected(McpServer("beach", COMMAND[0], tuple(COMMAND[1:]), env))
+    await try_everything(there, tmp_path)
 
 
 @pytest.mark.req("mcp.http")
 @pytest.mark.req("mcp.cancel")
 @pytest.mark.req("mcp.tools.changed")
-async def test_everything_works_with_a_server_on_the_sdk_over_http(tmp_path: Path) -> None:
-    with running() as server:
-        async with world(tmp_path) as there:
-            await there.connected(McpServer("beach", url=server.url))
-            await try_everything(there, tmp_path)
+async def test_everything_works_with_a_server_on_the_sdk_over_http(
+    tmp_path: Path, there: World
+) -> None:
+    async with running() as server:
+        await there.connected(McpServer("beach", url=server.url))
+        await try_everything(there, tmp_path)
 
 
 @pytest.mark.req("mcp.http.auth")
-async def test_a_header_of_its_own_opens_the_door_and_another_does_not(tmp_path: Path) -> None:
-    with running("--key", "sesame-seed") as server:
-        async with world(tmp_path, McpLimits(mcp_connect_seconds=5)) as there:
-            right, wrong = (
-                McpServer("beach", url=server.url, auth=f"Bearer {key}")
-                for key in ("sesame-seed", "poppy-seed")
-            )
-            await there.connected(right)
-            there.declare(wrong, agent="twin")
-            await there.until(lambda: "failed" in there.told("twin"))
-            assert await there.text("add", a=1, b=2) == "3"
+async def test_a_header_of_its_own_opens_the_door_and_another_does_not(there: World) -> None:
+    async with running("--key", "sesame-seed") as server:
+        right, wrong = (
+            McpServer("beach", url=server.url, auth=f"Bearer {key}")
+            for key in ("sesame-seed", "poppy-seed")
+        )
+        await there.connected(right)
+        there.declare(wrong, agent="twin")
+        await there.until(lambda: "failed" in there.told("twin"))
+        assert await there.text("add", a=1, b=2) == "3"
 
 
 @pytest.mark.req("mcp.http.death")
 @pytest.mark.req("mcp.failed.reason")
 async def test_a_server_over_http_that_is_gone_is_noticed_and_one_that_is_back_is_used(
-    tmp_path: Path,
+    tmp_path: Path, there: World
 ) -> None:
-    with running() as server:
-        async with world(tmp_path) as there:
-            await there.connected(McpServer("beach", url=server.url))
-            waiting = asyncio.ensure_future(there.call("wait", path=str(tmp_path / "no")))
-            assert await there.text("add", a=1, b=2) == "3"
-            server.kill()
-            with pytest.raises(McpCallError):
-                await waiting
-            assert await there.failed()
-            await there.until(lambda: "nobody answers at " in there.error())
-            with running("--port", str(server.port)):
-                await there.until(lambda: there.told()[-1] == "connected")
-                assert await there.text("add", a=2, b=2) == "4"
+    async with running() as server:
+        await there.connected(McpServer("beach", url=server.url))
+        waiting = asyncio.ensure_future(there.call("wait", path=str(tmp_path / "no")))
+        assert await there.text("add", a=1, b=2) == "3"
+        await server.kill()
+        with pytest.raises(McpCallError):
+            await waiting
+        assert await there.failed()
+        await there.until(lambda: "nobody answers at " in there.error())
+        async with running("--port", str(server.port)):
+            await there.until(lambda: there.told()[-1] == "connected")
+            assert await there.text("add", a=2, b=2) == "4"
 
 
 @pytest.mark.req("mcp.http.unheard")
-async def test_a_call_that_a_restarted_server_never_heard_is_made_again(tmp_path: Path) -> None:
-    with running() as server:
-        async with world(tmp_path) as there:
-            await there.connected(McpServer("beach", url=server.url))
-            os.kill(server.process.pid, signal.SIGKILL)
-            server.process.wait()
-            with running("--port", str(server.port)):
-                assert await there.text("add", a=2, b=2) == "4"
+async def test_a_call_that_a_restarted_server_never_heard_is_made_again(there: World) -> None:
+    async with running() as server:
+        await there.connected(McpServer("beach", url=server.url))
+        with server.replaced():
+            assert await there.text("add", a=2, b=2) == "4"
 
 
 @pytest.mark.req("mcp.oauth")
-async def test_a_person_allows_it_once_and_what_was_granted_is_kept(tmp_path: Path) -> None:
-    with running("--oauth") as server:
+async def test_a_person_allows_it_once_and_what_was_granted_is_kept(there: World) -> None:
+    tokens = there.path / "tokens"
+    before = set(tokens.glob("*"))
+    async with running("--oauth") as server:
         declared = McpServer("beach", url=server.url)
-        async with world(tmp_path) as there:
-            there.declare(declared)
-            await there.until(lambda: there.statuses() == ["connecting"] and bool(there.error()))
-            sentence = there.error()
-            assert sentence.startswith(
-                f"to allow it, open http://127.0.0.1:{server.port}/authorize"
-            )
-            page = await asyncio.to_thread(visit, sentence.removeprefix("to allow it, open "))
-            assert "You can close this page." in page
-            await there.until(lambda: there.statuses() == ["connected"])
-            assert await there.text("add", a=1, b=2) == "3"
-        (kept,) = (tmp_path / "tokens").iterdir()
+        there.declare(declared)
+        await there.until(lambda: there.statuses() == ["connecting"] and bool(there.error()))
+        sentence = there.error()
+        assert sentence.startswith(f"to allow it, open http://127.0.0.1:{server.port}/authorize")
+        page = await asyncio.to_thread(visit, sentence.removeprefix("to allow it, open "))
+        assert "You can close this page." in page
+        await there.until(lambda: there.statuses() == ["connected"])
+        assert await there.text("add", a=1, b=2) == "3"
+        (kept,) = set(tokens.glob("*")) - before
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-        assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
-        async with world(tmp_path) as there:
-            await there.connected(declared)
-            assert not any(event.error for event in there.events), "nobody was asked again"
+        assert stat.S_IMODE(tokens.stat().st_mode) == 0o700
+        async with world(there.path) as later:
+            await later.connected(declared)
+            assert not any(event.error for event in later.events), "nobody was asked again"
 
 
 @pytest.mark.req("mcp.oauth")
 async def test_a_person_who_says_no_is_heard_and_a_page_that_only_pretends_is_not(
-    tmp_path: Path,
+    there: World,
 ) -> None:
-    with running("--oauth") as server:
-        async with world(tmp_path) as there:
-            there.declare(McpServer("beach", url=server.url))
-            await there.until(lambda: bool(there.error()))
-            asked = parse_qs(urlsplit(there.error()).query)
-            back, state = asked["redirect_uri"][0], asked["state"][0]
-            for forged in ("?code=x&state=guessed", "?error=no", "?state=" + state, "/../code"):
-                with pytest.raises(HTTPError, match="404"):
-                    await asyncio.to_thread(visit, back + forged)
-            assert there.statuses() == ["connecting"]
-            await asyncio.to_thread(visit, f"{back}?error=access_denied&state={state}")
-            assert await there.failed() == "it was not allowed: access_denied"
+    async with running("--oauth") as server:
+        there.declare(McpServer("beach", url=server.url))
+        await there.until(lambda: bool(there.error()))
+        asked = parse_qs(urlsplit(there.error()).query)
+        back, state = asked["redirect_uri"][0], asked["state"][0]
+        for forged in ("?code=x&state=guessed", "?error=no", "?state=" + state, "/../code"):
+            with pytest.raises(HTTPError, match="404"):
+                await asyncio.to_thread(visit, back + forged)
+        assert there.statuses() == ["connecting"]
+        await asyncio.to_thread(visit, f"{back}?error=access_denied&state={state}")
+        assert await there.failed() == "it was not allowed: access_denied"
 
 
 def visit(address: str) -> str:
@@ -192,7 +158,7 @@ def visit(address: str) -> str:
 @pytest.mark.req("mcp.ports")
 @pytest.mark.req("mcp.ports.stale")
 async def test_components_come_and_go_with_their_port_files(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, there: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
@@ -200,55 +166,53 @@ async def test_components_come_and_go_with_their_port_files(
     (run / "words.port").write_text("no port\n")
     (run / "stale.port").write_text("1\n")
     file = run / "beach.port"
-    async with world(tmp_path) as there:
-        files = PortFiles(tmp_path, there.mcp)
+    files = PortFiles(tmp_path, there.mcp)
+    await files.look()
+    assert list(there.mcp.states()) == []
+    await files.look()
+    told = [r.getMessage() for r in caplog.records if "nobody listens" in r.getMessage()]
+    assert len(told) == 1, "once is enough"
+    assert str(run / "stale.port") in told[0]
+    async with running() as server:
+        file.write_text(f"{server.port}\n")
+        await files.look()
+        await there.until(lambda: there.statuses("") == ["connected"])
+        assert await there.text("add", a=1, b=2) == "3"
+        await server.kill()
+    async with running() as server:
+        # Killed and started again, on another port.
+        file.write_text(f"{server.port}\n")
+        await files.look()
+        await there.until(lambda: "add" in there.offered() and not there.error(""))
+        await there.until(lambda: there.statuses("") == ["connected"])
+        assert await there.text("add", a=3, b=4) == "7"
+        file.unlink()
         await files.look()
         assert list(there.mcp.states()) == []
-        await files.look()
-        told = [r.getMessage() for r in caplog.records if "nobody listens" in r.getMessage()]
-        assert len(told) == 1, "once is enough"
-        assert str(run / "stale.port") in told[0]
-        with running() as server:
-            file.write_text(f"{server.port}\n")
-            await files.look()
-            await there.until(lambda: there.statuses("") == ["connected"])
-            assert await there.text("add", a=1, b=2) == "3"
-            server.kill()
-        with running() as server:
-            # Killed and started again, on another port.
-            file.write_text(f"{server.port}\n")
-            await files.look()
-            await there.until(lambda: "add" in there.offered() and not there.error(""))
-            await there.until(lambda: there.statuses("") == ["connected"])
-            assert await there.text("add", a=3, b=4) == "7"
-            file.unlink()
-            await files.look()
-            assert list(there.mcp.states()) == []
-            assert there.told("")[-1] == "disconnected"
+        assert there.told("")[-1] == "disconnected"
 
 
 @pytest.mark.req("mcp.ports.stale")
 async def test_a_component_that_died_is_let_go_of_though_its_file_is_still_there(
-    tmp_path: Path,
+    tmp_path: Path, there: World
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    async with world(tmp_path) as there:
-        files = PortFiles(tmp_path, there.mcp)
-        with running() as server:
-            (run / "beach.port").write_text(f"{server.port}\n")
-            await files.look()
-            await there.until(lambda: there.statuses("") == ["connected"])
-        await there.until(lambda: "failed" in there.told(""))
+    files = PortFiles(tmp_path, there.mcp)
+    async with running() as server:
+        (run / "beach.port").write_text(f"{server.port}\n")
         await files.look()
-        assert there.statuses("") == []
+        await there.until(lambda: there.statuses("") == ["connected"])
+    await there.until(lambda: "failed" in there.told(""))
+    await files.look()
+    assert there.statuses("") == []
 
 
 # ── Answers past all bounds ─────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("mcp.results.bounded")
-async def test_an_answer_over_http_that_never_ends_is_not_read_to_its_end(tmp_path: Path) -> None:
+async def test_an_answer_over_http_that_never_ends_is_not_read_to_its_end(there: World) -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[")
@@ -259,7 +223,6 @@ async def test_an_answer_over_http_that_never_ends_is_not_read_to_its_end(tmp_pa
 
     server = await asyncio.start_server(flood, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with world(tmp_path) as there:
-        there.declare(McpServer("flood", url=f"http://127.0.0.1:{port}/mcp", auto_restart=False))
-        assert await there.failed() == "an answer of more than 16777216 bytes"
+    there.declare(McpServer("flood", url=f"http://127.0.0.1:{port}/mcp", auto_restart=False))
+    assert await there.failed() == "an answer of more than 16777216 bytes"
     server.close()

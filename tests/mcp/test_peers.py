@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from crabtalk.mcp.declaration import MASK, fingerprint, without_secrets
 from crabtalk.mcp.messages import McpTool
@@ -395,5 +400,7 @@ class Life(RuleBasedStateMachine):
             assert self.heard[owner].error == peer.error
 
 
-TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=200, stateful_step_count=40)
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.timeout(600)
+def test_whatever_happens_what_runs_is_what_is_declared(count: int) -> None:
+    run_state_machine_as_test(Life, settings=settings(max_examples=count, stateful_step_count=40))

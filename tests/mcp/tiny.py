@@ -12,11 +12,9 @@ import base64
 import json
 import os
 import struct
-import subprocess
 import sys
 import time
 import zlib
-from pathlib import Path
 from typing import Any
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
@@ -49,7 +47,7 @@ class Tiny:
 
     def record(self, message: dict[str, Any]) -> None:
         if self._options.record:
-            with Path(self._options.record).open("a") as file:
+            with open(self._options.record, "a") as file:  # noqa: PTH123
                 file.write(json.dumps(message) + "\n")
 
     def answer(self, number: Any, method: str, params: dict[str, Any]) -> None:
@@ -127,6 +125,14 @@ class Tiny:
             self.say(method="notifications/progress", params=params)
         self.tell(number, f"{steps} steps")
 
+    def do_walk(self, number: Any, given: dict[str, Any], token: Any) -> None:
+        """Says how far it is in words that nobody has given it."""
+        steps = int(given["text"])
+        for step in range(steps):
+            params = {"progressToken": token, "progress": step, "total": steps}
+            self.say(method="notifications/progress", params={**params, "message": "walking"})
+        self.tell(number, f"walked {steps} steps")
+
     def do_report(self, number: Any, given: dict[str, Any], token: Any) -> None:
         """Says of its progress exactly what it is told to, and has done."""
         for said in json.loads(given["text"]):
@@ -175,6 +181,8 @@ class Tiny:
 
     def do_child(self, number: Any, given: dict[str, Any], token: Any) -> None:
         """Starts a process that would outlive it, and does not listen to reason."""
+        import subprocess  # of all that it may need, what takes longest to load
+
         script = "trap '' TERM; while :; do sleep 1000; done"
         child = subprocess.Popen(["sh", "-c", script], stdin=subprocess.DEVNULL)
         self.tell(number, str(child.pid))
@@ -203,7 +211,7 @@ def main() -> None:
     if options.die:
         sys.stderr.write("first words\nno beach here\n")
         sys.exit(7)
-    while options.until and not Path(options.until).exists():
+    while options.until and not os.path.exists(options.until):  # noqa: PTH110
         time.sleep(0.01)
     if options.banner:
         sys.stdout.write("Welcome to the beach!\n{]\n\n")

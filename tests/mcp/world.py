@@ -84,6 +84,13 @@ class World:
         await self.until(lambda: any(event.status is Status.FAILED for event in self.events))
         return next(event.error for event in self.events if event.status is Status.FAILED)
 
+    async def forget(self) -> None:
+        """All agents, their servers and what was heard of them. The host stays."""
+        for agent in {owner.agent for owner, _ in self.mcp.states()}:
+            self.mcp.release(agent)
+        await self.until(lambda: not self.mcp.link.servers)
+        self.events.clear()
+
     async def until(self, claim: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not claim():

@@ -118,6 +118,7 @@ LISTENS = """
 
 @real_model
 @pytest.mark.req("model.local.answers")
+@pytest.mark.asyncio(loop_factories=["asyncio"])  # the others are on uvloop
 async def test_it_streams_and_completes(models: Path) -> None:
     async with provider(models) as local:
         assert local.pid is None  # nobody has asked yet
@@ -151,7 +152,7 @@ async def test_cancelled_midway_it_stops_and_the_next_is_answered_promptly(model
             await task
         started = time.monotonic()
         assert (await local.complete(ask(max_tokens=3))).message.text
-        assert time.monotonic() - started < 5  # a thousand words take half a minute
+        assert time.monotonic() - started < 15  # a thousand words take half a minute
 
 
 @real_model
@@ -162,7 +163,7 @@ async def test_two_are_answered_at_once_by_one_child(models: Path) -> None:
     order: list[str] = []
 
     async def one(local: LocalProvider, name: str) -> None:
-        async for chunk in local.stream(ask(f"Write a very long story about {name}.", 30)):
+        async for chunk in local.stream(ask(f"Write a very long story about {name}.", 16)):
             if chunk.text:
                 order.append(name)  # noqa: PERF401 - as they come
 
@@ -324,7 +325,8 @@ async def test_two_providers_have_two_keys(tmp_path: Path) -> None:
 
 @real_model
 @pytest.mark.req("model.local.child")
-async def test_a_killed_child_is_an_error_and_the_next_request_starts_another(
+@one_loop
+async def test_a_killed_child_is_an_error_and_one_that_died_unasked_is_replaced_unnoticed(
     models: Path,
 ) -> None:
     async with provider(models) as local:
@@ -334,23 +336,17 @@ async def test_a_killed_child_is_an_error_and_the_next_request_starts_another(
                     os.kill(pid, signal.SIGKILL)
         assert caught.value.kind is ErrorKind.SERVER
         assert caught.value.provider == "local"
-        assert (await local.complete(ask())).message.text
-        assert local.pid not in (None, pid)
-
-
-@real_model
-@pytest.mark.req("model.local.child")
-@one_loop
-async def test_a_child_that_died_between_requests_is_replaced_unnoticed(models: Path) -> None:
-    async with provider(models) as local:
-        await local.complete(ask(max_tokens=1))
-        pid = local.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        async with asyncio.timeout(5):
+        assert (await local.complete(ask(max_tokens=3))).message.text
+        second = local.pid
+        assert second is not None
+        assert second != pid
+        # Between two requests there is nobody to tell.
+        os.kill(second, signal.SIGKILL)
+        async with asyncio.timeout(20):
             while local.pid is not None:
                 await asyncio.sleep(0.001)
-        assert (await local.complete(ask())).message.text
+        assert (await local.complete(ask(max_tokens=3))).message.text
+        assert local.pid not in (None, pid, second)
 
 
 PARENT = """
@@ -378,7 +374,7 @@ def test_the_child_dies_with_its_parent(models: Path) -> None:
         pid = int(parent.stdout.readline())
         assert runs(pid)
         parent.kill()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while runs(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -402,11 +398,12 @@ def test_without_help_from_the_kernel_the_child_ends_with_its_stdin(models: Path
         assert child.stdout.read() == b""  # it has said all it will
         assert child.poll() is None
         child.stdin.close()
-        assert child.wait(5) == 0
+        assert child.wait(20) == 0
     assert subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
 @real_model
+@one_loop
 async def test_closed_it_leaves_no_process_and_answers_no_more(models: Path) -> None:
     async with provider(models) as local:
         stream = local.stream(ask(max_tokens=1900))
@@ -436,7 +433,7 @@ async def test_cancelled_while_it_loads_nothing_stays_behind(tmp_path: Path) -> 
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while children():
                     await asyncio.sleep(0.005)
             assert local.pid is None
@@ -445,7 +442,7 @@ async def test_cancelled_while_it_loads_nothing_stays_behind(tmp_path: Path) -> 
 async def test_closed_while_it_loads_the_waiting_request_fails_at_once(tmp_path: Path) -> None:
     async with provider(scripted(tmp_path, NEVER_LOADS)) as local:
         tasks = [asyncio.create_task(local.complete(ask())) for _ in range(3)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while local.pid is None:
                 await asyncio.sleep(0.001)
             await local.close()

@@ -107,6 +107,7 @@ async def test_a_turn_given_up_in_the_moment_it_comes_passes_to_the_next(order: 
     assert line.idle
 
 
+@pytest.mark.one_loop
 async def test_a_place_that_was_given_up_is_not_remembered() -> None:
     """Otherwise people who come and go behind a long turn would fill the memory."""
     line = Line()

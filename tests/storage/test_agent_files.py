@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import msgspec
 import pytest
 from hypothesis import given
@@ -691,20 +692,31 @@ def test_any_agent_that_is_saved_is_loaded_as_it_was(agent: Agent) -> None:
         assert exact(files.load("crab")) == exact(agent)
 
 
-@given(AGENTS, AGENTS)
-def test_any_agent_can_be_saved_over_any_other(first: Agent, second: Agent) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        files = AgentFiles(Path(directory))
-        files.save(first)
-        files.save(second)
-        assert exact(files.load("crab")) == exact(second)
+MANY = pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
+
+
+@pytest.mark.parametrize("count", [40, MANY])
+def test_any_agent_can_be_saved_over_any_other(count: int) -> None:
+    @hypothesis.settings(max_examples=count)
+    @given(AGENTS, AGENTS)
+    def check(first: Agent, second: Agent) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            files = AgentFiles(Path(directory))
+            files.save(first)
+            files.save(second)
+            assert exact(files.load("crab")) == exact(second)
+
+    check()
 
 
 @pytest.mark.req("storage.agents")
+@pytest.mark.parametrize("count", [40, MANY])
+def test_whatever_way_a_person_writes_what_need_not_change_stays(count: int) -> None:
+    hypothesis.settings(max_examples=count)(check_what_a_person_wrote)()
+
+
 @given(revisions(), st.sampled_from(["\n", "\r\n"]))
-def test_whatever_way_a_person_writes_what_need_not_change_stays(
-    revision: tuple[Person, Agent, Agent], eol: str
-) -> None:
+def check_what_a_person_wrote(revision: tuple[Person, Agent, Agent], eol: str) -> None:
     person, first, second = revision
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "crab.toml"

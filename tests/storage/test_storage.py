@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 
 from crabtalk.model.messages import Message
@@ -478,8 +479,15 @@ class FileMachine(StorageMachine):
             log.write(data.draw(st.sampled_from([b"\0\n", b'{"kind":"compact"}\n', b"\n"])))
 
 
-settings_of_machines = settings(max_examples=40, stateful_step_count=25)
-TestMemoryStorage = MemoryMachine.TestCase
-TestMemoryStorage.settings = settings_of_machines
-TestFileStorage = FileMachine.TestCase
-TestFileStorage.settings = settings_of_machines
+def test_memory_keeps_what_a_dictionary_keeps() -> None:
+    run_state_machine_as_test(
+        MemoryMachine, settings=settings(max_examples=15, stateful_step_count=25)
+    )
+
+
+@pytest.mark.parametrize("count", [15, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.timeout(600)
+def test_files_keep_what_a_dictionary_keeps_through_cuts_and_restarts(count: int) -> None:
+    run_state_machine_as_test(
+        FileMachine, settings=settings(max_examples=count, stateful_step_count=25)
+    )

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from apps.tui.tests.warm import Program
+from apps.tui.tests.warm import PATIENCE, Program
 from crabtalk.component import Service, Unit
 from crabup.supervised import Record, Supervised
 
@@ -28,7 +28,6 @@ WARM = Program(
     *(CRABUP, "crabup.cli:main", "crabtalk.client", "crabtalk.component", "tomlkit"),
     *(f"crabup.{name}" for name in ("first_start", "installation", "keeping", "plan", "probing")),
 )
-PATIENCE = 30.0
 INTERRUPT = "\x03"
 
 # A component in miniature: a port file, /health, and a word in the log.
@@ -86,6 +85,8 @@ class Outcome:
 
 
 class Machine:
+    patience: float = PATIENCE  # with a command
+
     def __init__(self, path: Path, home: Path) -> None:
         self.home = home
         self.user = path / "user"
@@ -139,7 +140,15 @@ class Machine:
 
     def crabup(self, *words: str | Path, typed: str = "", **env: str) -> Outcome:
         """`typed` comes on its standard input, which is no terminal."""
-        return Outcome(*WARM.run(*words, typed=typed, env={**self.environment, **env}))
+        env = {**self.environment, **env}
+        return Outcome(*WARM.run(*words, typed=typed.encode(), env=env, patience=self.patience))
+
+    def cold(self, *words: str | Path) -> Outcome:
+        """The program as a user starts it, which loads all it needs."""
+        result = subprocess.run(
+            [CRABUP, *words], capture_output=True, text=True, check=False, env=self.environment
+        )
+        return Outcome(result.returncode, result.stdout, result.stderr)
 
     def start(self, *words: str | Path, **options: Any) -> "subprocess.Popen[str]":
         return subprocess.Popen(

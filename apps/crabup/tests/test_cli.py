@@ -64,6 +64,19 @@ def test_words_it_does_not_know_are_a_usage_error(machine: Machine, words: tuple
     assert "Error: " in said.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["list", "pull cron", "rm cron", "update", "ps", "dice stop", "dice restart", "pkg list",
+     "pkg add notes --path .", "pkg remove notes"],
+)  # fmt: skip
+@pytest.mark.req("crabup.cli")
+def test_every_command_brings_all_it_needs(machine: Machine, words: str) -> None:
+    machine.stub("uv", '[ "$2" = list ] && echo "crabtalk-cron v0.3.0"; exit 0')
+    said = machine.cold(*words.split())
+    assert "Traceback" not in said.err
+    assert said == machine.crabup(*words.split())
+
+
 def test_the_version_is_the_packages(machine: Machine) -> None:
     assert machine.crabup("--version").answer == f"crabup {crabup.__version__}\n"
 

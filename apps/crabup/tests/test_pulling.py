@@ -125,11 +125,13 @@ def test_pipx_is_asked_where_there_is_no_uv(machine: Machine) -> None:
     ]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.req("crabup.pull.pip")
 def test_without_either_pip_installs_into_an_environment_of_its_own(
     machine: Machine, tmp_path: Path
 ) -> None:
     old, new = wheel(tmp_path, "1.0"), wheel(tmp_path, "2.0")
+    machine.patience = 120
     said = machine.crabup("pull", "crabtalk-dice", "--from", old, PIP_NO_INDEX="1")
     assert said.code == 0, said.err
     assert f"programs are in {machine.home / 'bin'}; add it to your PATH" in said.err

@@ -14,6 +14,7 @@ import crabtalk_cron
 from apps.cron.help_pages import PAGE
 from apps.cron.tests.command import PROGRAM, called
 from apps.cron.tests.peer import cron, write
+from apps.tui.tests.warm import PIPE
 from crabtalk_cron.cli import main
 from crabtalk_cron.entry import KINDS
 from crabtalk_cron.expression import NICKNAMES, Expression
@@ -170,6 +171,18 @@ async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> No
     assert max(map(len, said.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("words", ["next", "check", "check --json"])
+@pytest.mark.req("cron.cli.help")
+async def test_every_command_brings_all_it_needs(home: Path, words: str) -> None:
+    write(home, cron(1, "0 0 12 1 7 ? 2098", tz="UTC"))
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM, *words.split(), "--home", home, stdout=PIPE, stderr=PIPE
+    )
+    out, err = await process.communicate()
+    said = await called(*words.split(), "--home", home)
+    assert (process.returncode, out.decode(), err.decode()) == (0, said.answer, "")
+
+
 @pytest.mark.req("cron.cli.help")
 async def test_the_version_is_said() -> None:
     assert (await called("--version")).answer == f"crabtalk-cron {crabtalk_cron.__version__}\n"
@@ -186,9 +199,7 @@ async def test_words_it_does_not_know_end_in_two(words: tuple[str, ...]) -> None
 async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
     write(home, "".join(cron(number) for number in range(100)))
     command = f"'{PROGRAM}' next --home '{home}' -n 100 | head -n 1"
-    process = await asyncio.create_subprocess_shell(
-        command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
+    process = await asyncio.create_subprocess_shell(command, stdout=PIPE, stderr=PIPE)
     out, err = await process.communicate()
     assert out.startswith(b"0   crab /s0 ")
     assert err == b""

@@ -18,6 +18,6 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Where the search runs in the test's own loop, it does on the standard one and on uvloop."""
-    if item.path.name in OUTSIDE:
+    if item.path.name in OUTSIDE or item.get_closest_marker("one_loop") is not None:
         return {"asyncio": asyncio.new_event_loop}
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

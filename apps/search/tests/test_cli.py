@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from apps.search.tests.command import PROGRAM, WARM
 from apps.search.tests.sites import always, configure, saved, serving
 from crabtalk_search import __version__
-
-PROGRAM = Path(sys.executable).with_name("crabtalk-search")
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,11 @@ class Outcome:
 
 
 async def said(*words: str, home: Path) -> Outcome:
+    return Outcome(*await WARM.said(*words, env={**os.environ, "CRABTALK_HOME": str(home)}))
+
+
+async def installed(*words: str, home: Path) -> Outcome:
+    """The same of the program as users start it."""
     process = await asyncio.create_subprocess_exec(
         PROGRAM,
         *words,
@@ -40,7 +44,7 @@ async def said(*words: str, home: Path) -> Outcome:
 async def test_search_prints_what_was_found(home: Path) -> None:
     async with serving(always(saved("searxng.json"), content_type="application/json")) as site:
         configure(home, site)
-        outcome = await said("search", "tide", "tables", home=home)
+        outcome = await installed("search", "tide", "tables", home=home)
     assert outcome == Outcome(
         0,
         "Tides\n  https://tides.example/\n  All the tides.\n\nThe moon\n  https://moon.example/\n",
@@ -80,7 +84,7 @@ async def test_search_that_finds_nothing_says_so(home: Path) -> None:
 async def test_fetch_prints_a_page(home: Path) -> None:
     async with serving(always("<title>Tides</title><p>High water</p>")) as site:
         configure(home, site)
-        outcome = await said("fetch", site.url, home=home)
+        outcome = await installed("fetch", site.url, home=home)
         in_json = await said("fetch", site.url, "--json", home=home)
     assert outcome == Outcome(0, "# Tides\n\nHigh water\n", "")
     assert json.loads(in_json.out)["content"] == "High water"

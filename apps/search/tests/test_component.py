@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,21 +13,27 @@ import pytest
 from mcp import Client
 from mcp.types import TextContent
 
+from apps.search.tests.command import PROGRAM, WARM
 from apps.search.tests.sites import always, configure, saved, serving
+from apps.tui.tests.warm import PIPE, Started
 from crabtalk.component import PortFile
 
-PROGRAM = Path(sys.executable).with_name("crabtalk-search")
 PATIENCE = 40
 
 
 @asynccontextmanager
-async def running(home: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def running(
+    home: Path, *, is_installed: bool = False
+) -> AsyncIterator[Started | asyncio.subprocess.Process]:
     """`crabtalk-search run`, from the moment that it can be found."""
     file = PortFile.of(home, "search")
     old = file.read()
-    process = await asyncio.create_subprocess_exec(
-        *(PROGRAM, "run", "--home", home), stderr=asyncio.subprocess.PIPE
-    )
+    words = ("run", "--home", str(home))
+    process: Started | asyncio.subprocess.Process
+    if is_installed:
+        process = await asyncio.create_subprocess_exec(PROGRAM, *words, stderr=PIPE)
+    else:
+        process = WARM.start(*words, stderr=PIPE)
     try:
         async with asyncio.timeout(PATIENCE):
             while file.read() in (None, old):
@@ -55,7 +60,7 @@ async def called(client: Client, tool: str, **arguments: Any) -> tuple[bool, str
 
 @pytest.mark.req("searchapp.tools")
 async def test_its_tools_are_search_and_fetch(home: Path) -> None:
-    async with running(home), server(home) as client:
+    async with running(home, is_installed=True), server(home) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert tools.keys() == {"search", "fetch"}
     search, fetch = tools["search"].input_schema, tools["fetch"].input_schema
@@ -171,12 +176,7 @@ async def test_it_logs_into_the_home_and_warns_of_words_it_does_not_know(home: P
 async def test_a_configuration_that_cannot_be_read_is_a_sentence(home: Path) -> None:
     (home / "config").mkdir(parents=True)
     (home / "config" / "search.toml").write_text("engines = [")
-    process = await asyncio.create_subprocess_exec(
-        *(PROGRAM, "run"),
-        env={**os.environ, "CRABTALK_HOME": str(home)},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, said = await process.communicate()
-    assert process.returncode == 1
-    assert said.startswith(b"crabtalk-search: cannot read ")
-    assert said.count(b"\n") == 1
+    status, _, said = await WARM.said("run", env={**os.environ, "CRABTALK_HOME": str(home)})
+    assert status == 1
+    assert said.startswith("crabtalk-search: cannot read ")
+    assert said.count("\n") == 1

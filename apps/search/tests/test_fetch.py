@@ -267,6 +267,7 @@ def children() -> set[str]:
 
 
 @pytest.mark.req("searchapp.fetch.hostile")
+@pytest.mark.one_loop
 async def test_a_page_made_to_be_parsed_for_minutes_is_given_up() -> None:
     deep = "<div>" * 100_000
     with pytest.raises(FetchError, match="longer than 1 s"):
@@ -275,6 +276,7 @@ async def test_a_page_made_to_be_parsed_for_minutes_is_given_up() -> None:
 
 
 @pytest.mark.req("searchapp.fetch.hostile")
+@pytest.mark.one_loop
 async def test_a_page_made_to_become_enormous_is_cut_where_it_is_read() -> None:
     """Each link becomes a whole address."""
     links = "<a href=x>y</a>" * 20_000
@@ -295,6 +297,7 @@ async def test_a_file_where_we_happen_to_be_is_not_run(
 
 
 @pytest.mark.req("searchapp.fetch.hostile")
+@pytest.mark.one_loop
 async def test_while_such_a_page_is_read_others_are_too() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         text = "<div>" * 100_000 if request.path == "/deep" else "<p>fine</p>"
@@ -314,6 +317,7 @@ async def test_while_such_a_page_is_read_others_are_too() -> None:
 
 
 @pytest.mark.req("searchapp.fetch.hostile")
+@pytest.mark.one_loop
 async def test_a_page_made_to_fill_the_memory_fails_alone() -> None:
     """Each paragraph has all the open formatting elements in it anew."""
     bomb = "<p>" + "".join(f"<font a={n}>" for n in range(3_000)) + "</p><p>x" * 10_000

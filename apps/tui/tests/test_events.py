@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.tui.tests.command import CRABTALK, WARM, at_terminal, crabtalk, without_colour
+from apps.tui.tests.command import (
+    CRABTALK,
+    WARM,
+    at_terminal,
+    crabtalk,
+    until_asleep,
+    without_colour,
+)
 from apps.tui.tests.peer import Peer, serving
 from apps.tui.tests.warm import PIPE, Started
 from crabtalk.component.command import visible
@@ -149,6 +156,7 @@ async def test_watch_shows_a_line_a_thing_until_ctrl_c(tmp_path: Path) -> None:
         assert hears[8:] == " crab with bo: hears !say one two\n"
         assert says[8:] == " crab with bo: says one two\n"
         assert done[8:].startswith(" crab with bo: done scripted ")
+        await until_asleep(process.pid)
         process.send_signal(signal.SIGINT)
         async with asyncio.timeout(PATIENCE):
             assert await process.communicate() == (b"", b"")

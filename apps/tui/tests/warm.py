@@ -24,11 +24,12 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 HEARTH = Path(__file__).with_name("hearth.py")
 PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
-# No test waits longer for anything.
-PATIENCE = 30
+# No test waits longer for a process to end, unless it says so.
+PATIENCE = 50
 # What Python reads as it starts, and never again: a program is loaded anew for another value.
 READ_AT_START = ("LANG", "LC_", "PYTHON")
 
@@ -36,14 +37,14 @@ READ_AT_START = ("LANG", "LC_", "PYTHON")
 class Started:
     """A process, as asyncio would have it."""
 
-    stdin: FileIO | None = None
-    stdout: asyncio.StreamReader | None = None
-    stderr: asyncio.StreamReader | None = None
-
-    def __init__(self, news: int) -> None:
+    def __init__(self, news: int, stdin: int | None, *others: int | None) -> None:
         self._news = news
         self._status: int | None = None
         self.pid = self._hear()
+        self.stdin = FileIO(stdin, "wb") if stdin is not None else None
+        self._out, self._err = (Pipe(end) if end is not None else None for end in others)
+        self.stdout = self._out.stream if self._out is not None else None
+        self.stderr = self._err.stream if self._err is not None else None
 
     @property
     def returncode(self) -> int | None:
@@ -88,6 +89,9 @@ class Started:
         if self._status is None:
             self._status = self._hear()
             os.close(self._news)
+            for pipe in (self._out, self._err):
+                if pipe is not None:
+                    pipe.drain()
         return self._status
 
     def _hear(self) -> int:
@@ -95,6 +99,33 @@ class Started:
         assert data, "what it is forked from has ended"
         (number,) = struct.unpack("=i", data)
         return int(number)
+
+
+class Pipe:
+    """What a process says, read by the loop that runs."""
+
+    def __init__(self, end: int) -> None:
+        self.stream = asyncio.StreamReader()
+        self._end = end
+        self._is_over = False
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(end, self._read)
+        os.set_blocking(end, False)
+
+    def drain(self) -> None:
+        """Reads all there is, up to its end unless another process holds on to it."""
+        with suppress(BlockingIOError):
+            while not self._is_over:
+                self._read()
+
+    def _read(self) -> None:
+        if data := os.read(self._end, 65536):
+            self.stream.feed_data(data)
+            return
+        self._is_over = True
+        self.stream.feed_eof()
+        self._loop.remove_reader(self._end)
+        os.close(self._end)
 
 
 class Program:
@@ -135,29 +166,27 @@ class Program:
         for end in given:
             os.close(end)
         ours.sendall(f"{json.dumps(order)}\n".encode())
-        process = Started(ours.detach())
-        if kept[0] is not None:
-            process.stdin = FileIO(kept[0], "wb")
-        process.stdout, process.stderr = (end and reader(end) for end in kept[1:])
-        return process
+        return Started(ours.detach(), *kept)
 
-    def run(
-        self, *words: str | Path, typed: str = "", env: Mapping[str, str] | None = None
-    ) -> tuple[int, str, str]:
-        """Its status and all it said, for who has no loop."""
+    def run(self, *words: str | Path, **options: Any) -> tuple[int, str, str]:
+        """What `said` returns, for who has no loop."""
         loop = asyncio.new_event_loop()
         try:
-            return loop.run_until_complete(self.said(*words, typed=typed.encode(), env=env))
+            return loop.run_until_complete(self.said(*words, **options))
         finally:
             loop.close()
 
     async def said(
-        self, *words: str | Path, typed: bytes = b"", env: Mapping[str, str] | None = None
+        self,
+        *words: str | Path,
+        typed: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        patience: float = PATIENCE,
     ) -> tuple[int, str, str]:
         """Its status and all it said; `typed` comes on its stdin, which is no terminal."""
         process = self.start(*words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(patience):
                 out, err = await process.communicate(typed)
         finally:
             with suppress(ProcessLookupError):
@@ -207,22 +236,6 @@ async def readable(end: int) -> None:
         await ready.wait()
     finally:
         loop.remove_reader(end)
-
-
-def reader(end: int) -> asyncio.StreamReader:
-    loop = asyncio.get_running_loop()
-    stream = asyncio.StreamReader()
-
-    def read() -> None:
-        if data := os.read(end, 65536):
-            stream.feed_data(data)
-            return
-        stream.feed_eof()
-        loop.remove_reader(end)
-        os.close(end)
-
-    loop.add_reader(end, read)
-    return stream
 
 
 async def everything(stream: asyncio.StreamReader | None) -> bytes:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from crabtalk import __version__
-from crabtalk.transport import default_home
 
 if TYPE_CHECKING:
     from .config import Config
@@ -67,7 +66,8 @@ def run(
     """Run in the foreground until Ctrl+C or SIGTERM."""
     from crabtalk.component.log import is_stderr
 
-    from .config import ConfigError, load_config
+    from .config import load_config
+    from .config_file import ConfigError
     from .home import Home, HomeError
     from .log_sinks import FILE
     from .logs import start_logs
@@ -132,7 +132,7 @@ def reload(home: str | None) -> None:
     """
     from .remote import reload as ask
 
-    with complaints():
+    with complaints(*of_the_daemon()):
         problems = asyncio.run(ask(home_at(home)))
     for problem in problems:
         say(f"crabtalkd: {problem}")
@@ -148,10 +148,11 @@ def stop(home: str | None) -> None:
     Example:
       crabtalkd stop
     """
+    from .stopping import StopError
     from .stopping import stop as end
 
     root = home_at(home)
-    with complaints():
+    with complaints(StopError):
         pid = end(root)
     say(f"no daemon runs in {root}" if pid is None else f"stopped (process {pid})")
 
@@ -170,7 +171,7 @@ def status(home: str | None, in_json: bool) -> None:
     from .remote import status as ask
 
     root = home_at(home)
-    with complaints():
+    with complaints(*of_the_daemon()):
         click.echo(asyncio.run(ask(root, in_json)))
 
 
@@ -189,7 +190,7 @@ def events(home: str | None, agent: str, sender: str, in_json: bool) -> None:
     """
     from .remote import events as follow
 
-    with complaints(), suppress(KeyboardInterrupt):
+    with complaints(*of_the_daemon()), suppress(KeyboardInterrupt):
         asyncio.run(follow(home_at(home), agent, sender, in_json))
 
 
@@ -207,7 +208,7 @@ def models(home: str | None, in_json: bool) -> None:
     from .models import as_json, as_text, survey
 
     root = home_at(home)
-    with complaints():
+    with complaints(*of_models()):
         rows, default = asyncio.run(survey(configuration(root), root / MODELS))
     if in_json:
         import json
@@ -245,7 +246,7 @@ def model_install(home: str | None, if_needed: bool) -> None:
         if not if_needed:
             say(f"the local model is in {root / MODELS} already")
         return
-    with complaints():
+    with complaints(*of_models()):
         if if_needed and asyncio.run(something_answers(root)):
             return
     try:
@@ -284,7 +285,7 @@ def setup(
     from .setup import Chooser
 
     root = home_at(home)
-    with complaints():
+    with complaints(*of_models()):
         document = configuration(root)
         chooser = Chooser(root, document, kind, base_url, api_key, chosen)
         if kind is None and not sys.stdin.isatty():
@@ -309,44 +310,49 @@ def home_at(option: str | None) -> Path:
         raise click.BadParameter(
             "it is empty; leave it out, or name a directory", param_hint="home"
         )
-    return Path(option).expanduser().absolute() if option is not None else default_home()
+    if option is not None:
+        return Path(option).expanduser().absolute()
+    from crabtalk.transport import default_home
+
+    return default_home()
 
 
 def configuration(root: Path) -> dict[str, Any]:
-    from .config import read
+    from .config_file import read
 
     return read(root / "config.toml")
 
 
 @contextmanager
-def complaints() -> Iterator[None]:
+def complaints(*expected: type[Exception]) -> Iterator[None]:
     """What cannot be done, as one sentence and exit status 1."""
-    from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError
-    from crabtalk.model import ApiError, SettingsError
-    from crabtalk.model.download import InstallError
-
-    from .config import ConfigError
-    from .stopping import StopError
-
+    kinds: tuple[type[Exception], ...] = (*expected, OSError)
     try:
         yield
     except BrokenPipeError:  # whoever read our output has seen enough
         # What is still buffered goes nowhere, instead of failing when the interpreter flushes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except (
-        ApiError,
-        CannotConnectError,
-        ConfigError,
-        ConnectionClosedError,
-        InstallError,
-        StopError,
-        ServerError,
-        SettingsError,
-        OSError,
-    ) as error:
+    except kinds as error:
         say(f"crabtalkd: {error}")
         sys.exit(1)
+
+
+def of_the_daemon() -> tuple[type[Exception], ...]:
+    """What asking a daemon may come to. Who asks none does not pay for the wire."""
+    from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError
+
+    return CannotConnectError, ConnectionClosedError, ServerError
+
+
+def of_models() -> tuple[type[Exception], ...]:
+    """What looking for models may come to. Who looks for none does not pay for their room."""
+    from crabtalk.model import ApiError, SettingsError
+    from crabtalk.model.download import InstallError
+
+    from .config_file import ConfigError
+
+    return ApiError, ConfigError, InstallError, SettingsError
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

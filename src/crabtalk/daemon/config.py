@@ -13,15 +13,11 @@ from crabtalk.mcp import McpLimits
 from crabtalk.runtime import Limits as RuntimeLimits
 from crabtalk.transport import Limits, TcpAddress
 
+from .config_file import ConfigError, read
 from .feed import FeedLimits
 from .firings import EventLimits
 
 T = TypeVar("T")
-
-
-class ConfigError(Exception):
-    """config.toml, or an option that overrides it, cannot be used; says where and what to write."""
-
 
 # What config.toml may say. Sections of other rooms are theirs to read, but a word nobody reads is
 # most likely a slip of the pen, and is said to be one.
@@ -100,21 +96,6 @@ def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None
             *(f"{key} in [limits]" for key in limits if key not in LIMIT_KEYS),
         ),
     )
-
-
-def read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; make it readable") from None
-    import tomllib  # a start without a file does not pay for it
-
-    try:
-        return tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}; mend it or move it away") from None
 
 
 def section(document: dict[str, Any], name: str, path: Path) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from crabtalk.transport import (
     server_tls,
 )
 
-from .config import Config, ConfigError
+from .config import Config
+from .config_file import ConfigError
 from .daemon import Daemon
 from .home import Home
 

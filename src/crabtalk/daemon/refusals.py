@@ -23,7 +23,7 @@ from crabtalk.runtime import (
 )
 from crabtalk.storage import AgentError, StorageError
 
-from .config import ConfigError
+from .config_file import ConfigError
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from crabtalk.model import LOCAL, Found, HttpClient, ProviderSettings, Registry, discover, preferred
-from crabtalk.transport import replace_file
 
 from .progress import Progress
 
@@ -177,6 +176,8 @@ def written(settings: ProviderSettings) -> dict[str, Any]:
 
 def save(path: Path, text: str) -> None:
     """Private from the first byte, because it may hold a key."""
+    from crabtalk.transport import replace_file  # a walk that ends before this has no use for it
+
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(path, text.encode(), 0o600)
 

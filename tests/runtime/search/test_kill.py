@@ -97,8 +97,8 @@ async def kill_and_check(home: Path, times: int) -> None:
 
 
 @pytest.mark.req("search.kill")
-async def test_killed_ten_times_it_has_everything_once(home: Path) -> None:
-    await kill_and_check(home, 10)
+async def test_killed_six_times_it_has_everything_once(home: Path) -> None:
+    await kill_and_check(home, 6)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -15,6 +16,7 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 
 from crabtalk.model.messages import Message
@@ -188,8 +190,15 @@ class FileMachine(IndexMachine):
         self.run(self.talk.committed())
 
 
-settings_of_machines = settings(max_examples=25, stateful_step_count=25)
-TestInMemory = IndexMachine.TestCase
-TestInMemory.settings = settings_of_machines
-TestInFiles = FileMachine.TestCase
-TestInFiles.settings = settings_of_machines
+def test_an_index_in_memory_finds_what_was_said_and_nothing_else() -> None:
+    run_state_machine_as_test(
+        IndexMachine, settings=settings(max_examples=10, stateful_step_count=25)
+    )
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.timeout(600)
+def test_an_index_in_files_finds_the_same_whatever_becomes_of_it(count: int) -> None:
+    run_state_machine_as_test(
+        FileMachine, settings=settings(max_examples=count, stateful_step_count=25)
+    )

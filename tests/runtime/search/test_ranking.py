@@ -12,6 +12,9 @@ from crabtalk.model.messages import Message
 from crabtalk.storage import Pair
 from tests.runtime.search.talk import Talk, calling, talking
 
+# Threads do the work; whose loop waits for them makes no difference.
+pytestmark = pytest.mark.one_loop
+
 CONVERSATIONS = 150
 QUERIES = 200
 WEIGHTS = {"user": 1.5, "assistant": 1.0, "call": 1.3}

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -183,18 +184,32 @@ def files_of(home: Path) -> list[Path]:
     return sorted(p for p in index_of(home).rglob("*") if p.is_file() and p.suffix != ".lock")
 
 
+HARMS = ["flip", "cut", "empty", "remove"]
+
+
 @pytest.mark.req("search.damage")
-@pytest.mark.parametrize("harm", ["flip", "cut", "empty", "remove"])
-async def test_whatever_file_is_damaged_everything_is_found_in_the_end(
+async def test_whatever_file_is_damaged_everything_is_found_in_the_end(home: Path) -> None:
+    """Each in one of the ways, in turn."""
+    await found_though_damaged(home, HARMS)
+
+
+@pytest.mark.slow
+@pytest.mark.req("search.damage")
+@pytest.mark.parametrize("harm", HARMS)
+async def test_however_any_file_is_damaged_everything_is_found_in_the_end(
     home: Path, harm: str
 ) -> None:
+    await found_though_damaged(home, [harm])
+
+
+async def found_though_damaged(home: Path, harms: list[str]) -> None:
     async with talking(home) as talk:
         await filled(talk, 10)
         await talk.committed()
         await talk.index.close()
         intact = home / "intact"
         shutil.copytree(index_of(home), intact)
-        for path in files_of(home):
+        for path, harm in zip(files_of(home), cycle(harms), strict=False):
             shutil.rmtree(index_of(home), ignore_errors=True)
             shutil.copytree(intact, index_of(home))
             damage(path, harm)

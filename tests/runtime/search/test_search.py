@@ -10,6 +10,9 @@ from crabtalk.runtime.search import MAX_HITS, Scope
 from crabtalk.storage import Pair, log_name
 from tests.runtime.search.talk import CRAB, OWL, Talk, answering, at, calling, talking
 
+# Threads do the work; whose loop waits for them makes no difference.
+pytestmark = pytest.mark.one_loop
+
 
 def pairs(count: int, agent: str = "crab") -> list[Pair]:
     return [Pair(agent, f"user{number}") for number in range(count)]

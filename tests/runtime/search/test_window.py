@@ -14,6 +14,9 @@ from crabtalk.runtime.search.window import excerpt, place_of
 from crabtalk.storage import Pair
 from tests.runtime.search.talk import CRAB, Talk, answering, calling, talking
 
+# Threads do the work; whose loop waits for them makes no difference.
+pytestmark = pytest.mark.one_loop
+
 COUNTS = st.integers(-(2**70), 2**70)
 
 

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .complaints import CommandError
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,9 @@ class OwnPip:
         python = self._place(distribution) / "bin" / "python"
         carry_out([str(python), "-P", "-m", "pip", "--disable-pip-version-check", *words])
 
-    def _read(self, distribution: str) -> Distribution | None:
+    def _read(self, distribution: str) -> "Distribution | None":
+        from importlib.metadata import distributions
+
         sites = self._place(distribution).glob("lib/python*/site-packages")
         return next(iter(distributions(name=distribution, path=list(map(str, sites)))), None)
 

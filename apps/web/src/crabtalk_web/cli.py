@@ -1,12 +1,7 @@
 """crabtalk-web: the command, its verbs, and how any of them ends."""
 
 import asyncio
-import signal
-from collections.abc import Coroutine
-from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,14 +17,10 @@ from crabtalk.component.command import (
 )
 
 from . import __version__
-from .qr_code import qr_code
-
-if TYPE_CHECKING:
-    from .gateway import Credentials, GatewayConfig
-    from .relay import RelayConfig
+from .account import asked, paired, settings
+from .running import relay_config, relay_until_stopped, run, until_stopped, up_until_stopped
 
 NAME = "crabtalk-web"
-PAGE = Path(__file__).with_name("page")
 EXAMPLES = """\b
 Examples:
   crabtalk-web up
@@ -81,55 +72,6 @@ def up(home: Path, verbose: bool) -> None:
       crabtalk-web up
     """
     run(home, verbose, up_until_stopped(home), "web", "relay")
-
-
-async def up_until_stopped(home: Path) -> None:
-    from .gateway import Gateway, load_config, load_credentials
-    from .gateway.store import Store
-    from .relay import Relay
-
-    store = Store(home)
-    store.prepare()
-    config = load_config(store.config)
-    async with Relay(relay_config(home, config)) as relay:
-        show(f"The page is at {relay.url}")
-        credentials = load_credentials(store.credentials)
-        if credentials is not None and await is_welcome(relay.url, credentials.token):
-            credentials = replace(credentials, relay=relay.url)  # it may have moved
-        else:
-            credentials = await paired(store.credentials, relay.url)
-        await Gateway(home, credentials, config).run()
-
-
-async def is_welcome(url: str, token: str) -> bool:
-    from .gateway import RelayHttp, RelayRefusedError
-
-    async with RelayHttp(url, token) as relay:
-        try:
-            await relay.get("/v1/account/profile")
-        except RelayRefusedError:
-            return False
-        return True
-
-
-async def paired(path: Path, url: str) -> "Credentials":
-    """Shows how to let this machine in, again and again until somebody does."""
-    from .gateway import GatewayError, Pairing, RelayHttp
-
-    async with RelayHttp(url) as relay:
-        while True:
-            pairing = Pairing(relay)
-            await pairing.ask()  # a link is of use only once the relay knows of it
-            show(f"Open this on your device, or scan it:\n\n  {pairing.link}\n")
-            show(qr_code(pairing.link))
-            show(f"An app that scans terminals takes {pairing.app_link}")
-            try:
-                found = await pairing.wait()
-            except GatewayError:
-                continue
-            await asyncio.to_thread(found.save, path)
-            show("This machine is paired.")
-            return found
 
 
 @main.command()
@@ -189,14 +131,6 @@ def relay(home: Path, verbose: bool, port: int | None) -> None:
     run(home, verbose, relay_until_stopped(relay_config(home, config, port)), "relay")
 
 
-async def relay_until_stopped(config: "RelayConfig") -> None:
-    from .relay import Relay
-
-    async with Relay(config) as serving:
-        show(serving.url)
-        await asyncio.Event().wait()  # until cancelled, as it is meant to be
-
-
 @main.command()
 @click.argument("agent")
 @click.option("--sender", default="user", show_default=True, help="Whose conversation with it.")
@@ -223,6 +157,25 @@ async def tap_until_stopped(home: Path, agent: str, sender: str) -> None:
     async with aclosing(envelopes(home, agent, sender)) as found:
         async for envelope in found:
             click.echo(encode(envelope))
+
+
+@main.command()
+@click.argument("agent")
+@home_option
+def renew(agent: str, home: Path) -> None:
+    """Begin a fresh session for the conversation with AGENT, with another key.
+
+    The old one stays on your devices and says where it goes on; the conversation itself is as it
+    was. Needs a gateway that runs.
+
+    \b
+    Example:
+      crabtalk-web renew crab
+    """
+    from .gateway import renewed
+
+    _, credentials = settings(home)
+    show(f"It goes on in {asyncio.run(renewed(credentials, agent))}.")
 
 
 @main.group()
@@ -264,15 +217,6 @@ def revoke(device: str, home: Path) -> None:
     show("It is out.")
 
 
-async def asked(home: Path, method: str, path: str) -> dict[str, Any]:
-    from .gateway import RelayHttp
-
-    _, credentials = settings(home)
-    async with RelayHttp(credentials.relay, credentials.token) as http:
-        found = await (http.get(path) if method == "GET" else http.delete(path))
-    return found if isinstance(found, dict) else {}
-
-
 @main.command()
 @home_option
 @json_option
@@ -298,70 +242,3 @@ def status(home: Path, in_json: bool) -> None:
     rows = [[one_line(one["agent"]), f"{one['unsent']} to send"] for one in found["conversations"]]
     if rows:
         show(table(rows))
-
-
-# ── What they have in common ────────────────────────────────────────────────────────────────────
-
-
-def settings(home: Path) -> "tuple[GatewayConfig, Credentials]":
-    from .gateway import GatewayError, load_config, load_credentials
-    from .gateway.store import Store
-
-    store = Store(home)
-    credentials = load_credentials(store.credentials)
-    if credentials is None:
-        raise GatewayError(
-            "this machine is not paired; run `crabtalk-web up`, or `crabtalk-web pair URL`"
-        )
-    return load_config(store.config), credentials
-
-
-def relay_config(home: Path, config: "GatewayConfig", port: int | None = None) -> "RelayConfig":
-    from .gateway.store import Store
-    from .relay import RelayConfig
-
-    given = config.relay
-    return RelayConfig(
-        data=Store(home).relay,
-        host=given.host,
-        port=given.port if port is None else port,
-        tls_certificate=Path(given.tls_certificate).expanduser() if given.tls_certificate else None,
-        tls_key=Path(given.tls_key).expanduser() if given.tls_key else None,
-        host_name=given.host_name,
-        public_url=given.public_url,
-        static=PAGE,
-    )
-
-
-def run(home: Path, verbose: bool, work: Coroutine[Any, Any, None], *names: str) -> None:
-    """In the foreground, the only one of these names in this home, with a log of its own."""
-    from crabtalk.component import ComponentError, Place, start_log
-
-    places = [Place(home, name) for name in names]
-    try:
-        with ExitStack() as stack:
-            for place in places:
-                stack.enter_context(place.taken())
-            start_log(places[0].log, verbose=verbose)
-            with_loop(until_stopped(work))
-    except ComponentError:
-        work.close()
-        raise
-
-
-def with_loop(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(work)
-    else:
-        uvloop.run(work)
-
-
-async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    running = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.cancel)
-    with suppress(asyncio.CancelledError):
-        await running

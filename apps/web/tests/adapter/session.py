@@ -44,7 +44,7 @@ class Session:
 
     def take(self, envelopes: list[Envelope]) -> list[Envelope]:
         for envelope in envelopes:
-            assert decode(encode(envelope, any_name=self._is_compat)) == envelope
+            assert decode(encode(envelope, is_compat=self._is_compat)) == envelope
             self.order.follow(envelope)
         self.envelopes += envelopes
         return envelopes

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec import UNSET
 
 from apps.web.tests.adapter.session import (
     DONE,
@@ -16,7 +17,7 @@ from apps.web.tests.adapter.session import (
     returned,
     told,
 )
-from crabtalk_web.adapter import Adapter
+from crabtalk_web.adapter import Adapter, Heard
 from crabtalk_web.adapter.adapter import LOST, UNSEEN
 from crabtalk_web.adapter.happenings import (
     Asked,
@@ -33,7 +34,16 @@ from crabtalk_web.adapter.happenings import (
     StepOver,
     Used,
 )
-from crabtalk_web.stream import File, Text, ToolCallEnd, ToolCallStart, Usage, derived_id
+from crabtalk_web.stream import (
+    EnvelopeError,
+    File,
+    Text,
+    ToolCallEnd,
+    ToolCallStart,
+    Usage,
+    derived_id,
+    encode,
+)
 
 SURE = Question("Really?", "Sure", (Option("Yes"), Option("No", "never")))
 
@@ -453,6 +463,65 @@ def test_readers_that_draw_tools_by_their_names_get_those() -> None:
     (ask,) = session.hear(Asked("a", (SURE,)))
     assert isinstance(ask.ev, ToolCallStart)
     assert ask.ev.name == "AskUserQuestion"
+
+
+@pytest.mark.req("adapter.compat.usage")
+def test_readers_that_look_for_tokens_outside_of_turns_find_them_there() -> None:
+    session = Session(is_compat=True)
+    session.hear(Began())
+    session.hear(Piece("Hello."))
+    session.hear(SegmentOver())
+    session.hear(Used(100, 7, cached=40))
+    session.hear(called(call("k")))
+    session.hear(returned("k"))
+    session.hear(Used(120, 3))
+    session.hear(DONE)
+    assert session.told == [
+        "turn-start",
+        "text Hello.",
+        "service",
+        "tool-call-start k",
+        "tool-call-end k",
+        "service",
+        "turn-end completed",
+    ]
+    bare = [e for e in session.envelopes if e.is_bare_usage]
+    assert [e.usage for e in bare] == [
+        Usage(input_tokens=60, output_tokens=7, cache_read_input_tokens=40),
+        Usage(input_tokens=120, output_tokens=3),
+    ]
+    assert all(not e.is_ignored for e in bare)
+    assert all(e.usage is UNSET for e in session.envelopes if e not in bare)
+    with pytest.raises(EnvelopeError, match="turn is missing"):
+        encode(bare[0])
+    # Who goes on from the journal gives the next envelope the number it would have had.
+    again = Adapter(SESSION, is_compat=True, history=session.envelopes[:3])
+    heard = Heard(run="run", what=called(call("k")), at=1050)
+    assert again.hear(heard) == session.envelopes[3:4]
+
+
+@pytest.mark.req("adapter.compat.output")
+def test_readers_that_show_no_results_get_them_as_reasoning() -> None:
+    session = Session(Adapter(SESSION, shows_output=True))
+    session.hear(Began())
+    session.hear(called(call("a"), call("b"), call("c")))
+    session.hear(returned("a", "one\n```\ntwo\n"))
+    session.hear(returned("b", ""))
+    session.hear(KILLED)
+    assert session.told == [
+        "turn-start",
+        "tool-call-start a",
+        "tool-call-start b",
+        "tool-call-start c",
+        "thinking ````\none\n```\ntwo\n````",
+        "tool-call-end a",
+        "tool-call-end b",
+        "tool-call-end c",
+        "turn-end cancelled",
+    ]
+    (end,) = [e.ev for e in session.envelopes if getattr(e.ev, "call", "") == "a"][1:]
+    assert isinstance(end, ToolCallEnd)
+    assert end.result == "one\n```\ntwo\n"
 
 
 # ── Delegation ──────────────────────────────────────────────────────────────────────────────────

@@ -121,6 +121,17 @@ class Phone:
         found = (await self.ask("GET", "/v1/sessions"))["sessions"]
         return [self._opened(one) for one in found]
 
+    async def all_sessions(self) -> list[Session]:
+        """However many there are, page by page."""
+        found: list[Session] = []
+        cursor = ""
+        while True:
+            page = await self.ask("GET", f"/v2/sessions?limit=200{cursor}")
+            found += [self._opened(one) for one in page["sessions"]]
+            if not page["hasNext"]:
+                return found
+            cursor = f"&cursor={page['nextCursor']}"
+
     def _opened(self, row: dict[str, Any]) -> Session:
         wrapped = from_base64(row["dataEncryptionKey"])
         assert wrapped is not None

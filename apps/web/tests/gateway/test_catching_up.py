@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from apps.web.tests.gateway.phone import in_order, story
 from crabtalk.protocol import wire
 from crabtalk_web.adapter import Adapter, Heard
-from crabtalk_web.adapter.happenings import Ended, Reason
+from crabtalk_web.adapter.happenings import Ended, Reason, Returned
 from crabtalk_web.gateway.catching_up import at, rest_of, turns, untold
 from crabtalk_web.stream import Envelope, Text, ToolCallEnd, ToolCallStart
 
@@ -79,12 +79,15 @@ def content(envelopes: list[Envelope]) -> list[str]:
 def test_the_rest_of_a_turn_is_told_once(
     messages: list[wire.ConversationMessage], data: st.DataObject
 ) -> None:
-    whole = told_by(Adapter(SESSION), messages, [])
+    shows_output = data.draw(st.booleans())
+    whole = told_by(Adapter(SESSION, shows_output=shows_output), messages, [])
     in_order(whole)
     cut = data.draw(st.integers(0, len(whole) - 1))
+    if isinstance(whole[cut].ev, ToolCallEnd) and shows_output:
+        cut += 1  # what a tool gave back is journalled together with the end of its call
     told = whole[:cut]
     has_begun = any(envelope.turn for envelope in told)
-    again = Adapter(SESSION, history=told)
+    again = Adapter(SESSION, shows_output=shows_output, history=told)
     if not has_begun and told:
         return  # the words of a person alone are journalled together with the turn's beginning
     rest = told_by(again, messages, told)
@@ -103,6 +106,22 @@ def test_turns_are_told_apart_where_people_began_them(
     found = turns(messages)
     assert [one[0].content for one in found] == [one[0].content for one in given_turns]
     assert [m.id for one in found for m in one] == [m.id for m in messages]
+
+
+@pytest.mark.req("gateway.catch_up")
+@pytest.mark.parametrize(
+    ("content", "is_error"),
+    [("fine", False), ("permission denied: no", True), ("interrupted: the run was cut off", True)],
+)
+def test_a_result_says_itself_that_it_is_a_failure(content: str, is_error: bool) -> None:
+    message = wire.ConversationMessage(role="tool", content=content, call_id="c")
+    (returned,) = [h.what for h in rest_of([message], "run", (), "", "") if has_output(h)]
+    assert isinstance(returned, Returned)
+    assert returned.is_error is is_error
+
+
+def has_output(heard: Heard) -> bool:
+    return isinstance(heard.what, Returned)
 
 
 @pytest.mark.req("gateway.catch_up")

@@ -31,6 +31,7 @@ VERBS = [
     ("gateway",),
     ("relay",),
     ("tap",),
+    ("renew",),
     ("devices",),
     ("devices", "list"),
     ("devices", "revoke"),

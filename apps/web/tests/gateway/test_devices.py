@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from apps.web.tests.gateway.phone import (
     texts,
 )
 from apps.web.tests.gateway.world import world
-from crabtalk_web.sealing import from_base64, unwrap_key
+from crabtalk_web.stream import Start, Text
 from tests.daemon.served import told
 
 
@@ -122,25 +123,68 @@ async def test_notices_say_nothing_of_what_was_said(tmp_path: Path) -> None:
         assert told_of["body"] == "A turn is over."
 
 
+class Watching:
+    """A device that shows text while it is written."""
+
+    def __init__(self, device: Phone, session: Session) -> None:
+        self._device = device
+        self._session = session
+        self._at = (0, 0)
+        self.pieces: dict[int, str] = {}
+        self.speakers: dict[int, tuple[str, str]] = {}
+        self.became: dict[int, str] = {}
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not is_so():
+                segment, offset = self._at
+                part = await self._device.call(
+                    self._session, "watch", segment=segment, offset=offset
+                )
+                number = part["segment"]
+                assert part["offset"] == len(self.pieces.get(number, ""))
+                self.pieces[number] = self.pieces.get(number, "") + part["text"]
+                self.speakers[number] = part["speaker"], part["subagent"]
+                self.became |= {int(key): value for key, value in part["became"].items()}
+                self._at = number, part["next"]
+
+
 @pytest.mark.req("gateway.live")
 async def test_text_can_be_watched_while_it_is_written(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         session = await w.phone.session()
         await w.phone.connect()
-        await w.phone.say(session, "!say so far so good\n!wait\n!say and the rest")
-        seen, segment, offset = "", 0, 0
-        while "good" not in seen:
-            part = await w.phone.call(session, "watch", segment=segment, offset=offset)
-            seen = seen + part["text"] if part["segment"] == segment else part["text"]
-            segment, offset = part["segment"], part["offset"] + len(part["text"])
+        watching = Watching(w.phone, session)
+        await w.phone.say(session, "!say so far \N{CRAB} so good\n!wait\n!say and the rest")
+        await watching.until(lambda: "good" in str(watching.pieces.values()))
         assert texts(await w.phone.envelopes(session)) == []  # not yet a text of its own
+        (number,) = [key for key, text in watching.pieces.items() if "good" in text]
+        assert watching.speakers[number] == ("crab", "")
         await w.release()
-        while "rest" not in seen:
-            part = await w.phone.call(session, "watch", segment=segment, offset=offset)
-            seen += part["text"]
-            segment, offset = part["segment"], part["offset"] + len(part["text"])
-        envelopes = await w.phone.until_ended(session)
-        assert "".join(texts(envelopes)).split() == seen.split()
+        await watching.until(lambda: number in watching.became)
+        envelopes = in_order(await w.phone.until_ended(session))
+        (said,) = [e for e in envelopes if e.id == watching.became[number]]
+        assert isinstance(said.ev, Text)
+        assert said.ev.text.startswith(watching.pieces[number].strip())
+        assert said.ev.text.endswith("rest")
+
+
+@pytest.mark.req("gateway.live.guest")
+async def test_a_guest_is_watched_by_name_and_what_comes_to_nothing_is_said(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        watching = Watching(w.phone, session)
+        await w.phone.say(session, "@owl !say hoo hoo\n!hang")
+        await watching.until(lambda: "hoo" in str(watching.pieces.values()))
+        (number,) = [key for key, text in watching.pieces.items() if "hoo" in text]
+        envelopes = await w.phone.until(session, lambda found: "start" in kinds(found))
+        (start,) = [e for e in envelopes if isinstance(e.ev, Start)]
+        assert watching.speakers[number] == ("owl", start.subagent)
+        await w.phone.call(session, "abort")
+        await watching.until(lambda: number in watching.became)
+        assert watching.became[number] == ""  # of a guest who was stopped nothing is kept
+        assert texts(in_order(await w.phone.until_ended(session))) == []
 
 
 @pytest.mark.req("gateway.rpc.replay")
@@ -155,6 +199,48 @@ async def test_a_call_that_is_shown_again_is_refused(tmp_path: Path) -> None:
         other = await w.phone.session("owl")
         foreign = await w.phone.call_sealed(session, "abort", other.sealer.seal({}))
         assert "cannot be opened" in foreign["error"]
+
+
+@pytest.mark.req("gateway.rpc.replay")
+async def test_it_is_refused_by_the_next_process_as_well(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        sealed = session.sealer.seal({})
+        assert await w.phone.call_sealed(session, "killSession", sealed) is not None
+        await w.stop_gateway()
+        await w.start_gateway()
+        again = await w.phone.call_sealed(session, "killSession", sealed)
+        assert "made before" in again["error"]
+        assert await w.phone.call(session, "abort") is None
+
+
+@pytest.mark.req("gateway.usage")
+async def test_what_a_turn_took_is_reported_only_where_that_is_wanted(tmp_path: Path) -> None:
+    def is_usage(name: str, it: Any) -> bool:
+        return name == "ephemeral" and it.get("type") == "usage"
+
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        await w.phone.say(session, "!usage 70 7\n!say a")
+        await w.phone.until_ended(session)
+        await w.stop_gateway()
+        await w.start_gateway(report_usage=True)
+        script = '!usage 100 10\n!tool recall {"query": "x"}\n!then\n!usage 200 20\n!say b'
+        await w.phone.say(session, script)
+        report = await w.phone.heard(is_usage)
+        assert report["id"] == session.id
+        assert report["tokens"] == {
+            "total": 330,
+            "input": 300,
+            "output": 30,
+            "cache_creation": 0,
+            "cache_read": 0,
+        }
+        assert report["cost"] == {"total": 0, "input": 0, "output": 0}
+        await w.phone.until_ended(session, 2)
+        assert sum(is_usage(name, it) for name, it in w.phone.told) == 1
 
 
 @pytest.mark.req("gateway.rpc.shell")
@@ -202,27 +288,6 @@ async def test_a_device_may_ask_for_it_in_the_metadata_as_well(tmp_path: Path) -
         async with asyncio.timeout(20):
             while (await w.phone.session()).metadata["lifecycleState"] != "archived":
                 await asyncio.sleep(0.02)
-
-
-@pytest.mark.req("gateway.spawn")
-async def test_a_device_that_wants_a_session_of_an_agent_is_shown_the_one_there_is(
-    tmp_path: Path,
-) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
-        await w.phone.connect()
-        (machine,) = await w.phone.ask("GET", "/v1/machines")
-        wrapped = from_base64(machine["dataEncryptionKey"])
-        assert wrapped is not None
-        key = unwrap_key(w.phone.secret.content_keys.secret, wrapped)
-        assert key is not None
-        as_machine = Session(machine["id"], key)
-        assert as_machine.sealer.open(machine["metadata"])["machineKind"] == "crabtalk"
-        found = await w.phone.call(as_machine, "spawn-happy-session", agent="crab", directory="/")
-        assert found == {"type": "success", "sessionId": session.id}
-        found = await w.phone.call(as_machine, "spawn-happy-session", agent="claude")
-        assert found["type"] == "error"
-        assert "crab" in found["errorMessage"]
 
 
 class Watcher:

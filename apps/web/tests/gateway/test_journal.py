@@ -1,7 +1,7 @@
 """The journal: what was flushed is there after a crash, whatever the crash left of the rest."""
 
 import asyncio
-import os
+import resource
 import stat
 from pathlib import Path
 
@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crabtalk_web.gateway.book import (
+from crabtalk_web.gateway.book import Book
+from crabtalk_web.gateway.entries import (
     AnyRecord,
-    Book,
     Handed,
     Inbound,
     Opened,
+    Outgoing,
     Read,
+    Renewed,
     Said,
     Sent,
     Trying,
@@ -43,6 +45,17 @@ said = st.builds(
     position=st.integers(0, 9),
     through=st.integers(0, 9),
     seen=st.sampled_from(["", "hello"]),
+    files=st.lists(
+        st.builds(
+            Outgoing,
+            st.just("r1"),
+            st.sampled_from(["a", "b"]),
+            st.just("x.png"),
+            st.sampled_from(["called", "due", "over"]),
+        ),
+        max_size=2,
+    ).map(tuple),
+    born=st.sampled_from([0, 5]),
 )
 inbound = st.builds(Inbound, st.integers(1, 9), st.sampled_from(["hello", "née", "\x00"]))
 records = st.one_of(
@@ -52,6 +65,7 @@ records = st.one_of(
     st.builds(Trying, st.just("hello"), st.sampled_from(["", "ask"])),
     st.builds(Handed, st.booleans(), st.booleans()),
     st.builds(Opened, st.sampled_from(["s1", "s2"]), st.just("crab"), st.just("user")),
+    st.builds(Renewed, st.just("crab"), st.just("user"), st.integers(1, 3), st.booleans()),
 )
 
 
@@ -148,16 +162,14 @@ async def test_a_write_that_fails_is_made_good_by_the_next(tmp_path: Path) -> No
     journal.open()
     journal.note(Opened("s", "crab", "user"))
     await journal.flush()
-    assert journal._file is not None
-    real = os.dup(journal._file.fileno())
-    full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, journal._file.fileno())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 3, hard))
     journal.note(Read(7))
-    with pytest.raises(OSError, match="No space"):
-        await journal.flush()
-    os.dup2(real, journal._file.fileno())
+    try:
+        with pytest.raises(OSError, match="too large"):
+            await journal.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     await journal.flush()
     journal.close()
-    os.close(real)
-    os.close(full)
     assert Journal.peek(path).cursor == 7

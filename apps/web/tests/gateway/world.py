@@ -25,19 +25,12 @@ class World:
     phone: Phone
     credentials: Credentials
     config: GatewayConfig
-    stack: AsyncExitStack
     gateway: Gateway | None = None
     task: asyncio.Task[None] | None = None
 
     async def start_gateway(self, **config: Any) -> Gateway:
         self.config = GatewayConfig(**{**plain(self.config), **config})
-        self.gateway = Gateway(
-            self.daemon.home, self.credentials, self.config, grace=0.5, audit_every=1.0
-        )
-        self.task = asyncio.ensure_future(self.gateway.run())
-        async with asyncio.timeout(PATIENCE):
-            await self.gateway.is_following.wait()
-            await self.gateway.is_connected.wait()
+        self.gateway, self.task = await started(self.daemon.home, self.credentials, self.config)
         return self.gateway
 
     async def release(self) -> None:
@@ -48,11 +41,27 @@ class World:
 
     async def stop_gateway(self) -> None:
         if self.task is not None:
-            self.task.cancel()
-            await asyncio.wait([self.task])
-            if not self.task.cancelled() and (error := self.task.exception()) is not None:
-                raise error
-            self.task = None
+            task, self.task = self.task, None
+            await stopped(task)
+
+
+async def started(
+    home: Path, credentials: Credentials, config: GatewayConfig
+) -> tuple[Gateway, asyncio.Task[None]]:
+    """A gateway in this process, once daemon and relay have it."""
+    gateway = Gateway(home, credentials, config, grace=0.5, audit_every=1.0)
+    task = asyncio.ensure_future(gateway.run())
+    async with asyncio.timeout(PATIENCE):
+        await gateway.is_following.wait()
+        await gateway.is_connected.wait()
+    return gateway, task
+
+
+async def stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
 
 
 def plain(config: GatewayConfig) -> dict[str, Any]:
@@ -87,7 +96,7 @@ async def world(path: Path, *, starts: bool = True, **config: Any) -> AsyncItera
         credentials = await let_in(device, relay.url)
         Store(daemon.home).prepare()
         credentials.save(Store(daemon.home).credentials)
-        made = World(daemon, relay, device, credentials, settings, stack)
+        made = World(daemon, relay, device, credentials, settings)
         try:
             if starts:
                 await made.start_gateway()

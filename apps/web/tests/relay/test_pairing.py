@@ -138,8 +138,13 @@ async def test_a_device_links_another_one(tmp_path: Path) -> None:
         assert asked.ok == {"state": "requested"}
         # A request of one kind is not answered by the other.
         assert await approve(ada, secret) == 404
+        query = {"publicKey": key}
+        terminals, accounts = "/v1/auth/request/status", "/v1/auth/account/request/status"
+        assert (await ada.get(terminals, **query)).ok["status"] == "not_found"
+        assert (await ada.get(accounts, **query)).ok["status"] == "pending"
         answer = approve_link(secret.public_key, ada.secret.secret)
         await ada.post("/v1/auth/account/response", publicKey=key, response=answer)
+        assert (await tablet.get(accounts, **query)).ok["status"] == "authorized"
         granted = (await tablet.post("/v1/auth/account/request", publicKey=key)).ok
         approval = secret.open_approval(granted["response"])
         assert approval is not None

@@ -174,6 +174,18 @@ async def test_an_answer_that_is_too_large_is_refused_and_the_socket_lives(tmp_p
         assert (await phone.call("rpc-call", {"method": method, "params": "3"}))["ok"]
 
 
+@pytest.mark.req("relay.limits.methods")
+async def test_what_a_socket_offers_to_answer_is_bounded(tmp_path: Path) -> None:
+    async with town(tmp_path, Limits(methods=2)) as there:
+        _, gateway, session = await pair(there)
+        for name in ("a", "b", "a", "c"):
+            await gateway.emit("rpc-register", {"method": f"{session}:{name}"})
+        refused = await gateway.until(lambda name, it: name == "rpc-error")
+        assert "at most 2 methods" in refused["error"]
+        told = [it["method"] for name, it in gateway.told if name == "rpc-registered"]
+        assert told == [f"{session}:a", f"{session}:b", f"{session}:a"]
+
+
 @pytest.mark.req("relay.limits.calls")
 async def test_calls_at_once_are_bounded(tmp_path: Path) -> None:
     async with town(tmp_path, Limits(socket_events=2)) as there:

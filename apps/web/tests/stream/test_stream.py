@@ -200,7 +200,7 @@ def test_an_envelope_that_no_relay_would_carry_does_not_leave() -> None:
 def test_a_name_of_another_kind_leaves_only_for_those_who_know_it() -> None:
     with pytest.raises(EnvelopeError, match="hyphens"):
         encode(agent(tool(name="Bash")))
-    assert decode(encode(agent(tool(name="Bash")), any_name=True)).ev == tool(name="Bash")
+    assert decode(encode(agent(tool(name="Bash")), is_compat=True)).ev == tool(name="Bash")
 
 
 @pytest.mark.req("stream.strict.absent")

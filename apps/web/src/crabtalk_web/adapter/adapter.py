@@ -28,6 +28,7 @@ from .happenings import (
 from .lane import Lane
 from .recovery import recover
 from .sheet import Sheet
+from .speech import Spoken
 from .turn import Turn
 from .waiting import Waiting
 
@@ -48,6 +49,8 @@ SENTENCES = {
 class Adapter:
     """Of one session. `session` is any text that is the session's own, and stays so.
 
+    `is_compat` is for readers that know certain tools by their names, and `shows_output` for those
+    that show nothing of what tools gave back: they get it as reasoning.
     `history` is what was journalled last, from the start of a turn that may still be open.
     """
 
@@ -56,11 +59,13 @@ class Adapter:
         session: str,
         *,
         is_compat: bool = False,
+        shows_output: bool = False,
         context_window: int = 0,
         history: Iterable[Envelope] = (),
     ) -> None:
         self._session = session
         self._is_compat = is_compat
+        self._shows_output = shows_output
         self._context_window = context_window
         self._times = Times()
         self._over: dict[str, None] = {}  # runs that ended
@@ -83,6 +88,14 @@ class Adapter:
     def asks(self) -> tuple[Ask, ...]:
         """What waits for a person's answer now."""
         return tuple(self._turn.calls.asks.values()) if self._turn is not None else ()
+
+    @property
+    def spoken(self) -> Spoken | None:
+        """What the turn's own agent, or its guest, is saying and no envelope has yet."""
+        turn = self._turn
+        if turn is None or turn.root.segment is None:
+            return None
+        return Spoken(turn.root.segment, turn.id, turn.guest, turn.root.subagent)
 
     def hear(self, heard: Heard) -> list[Envelope]:
         self._hear(heard)
@@ -303,6 +316,7 @@ class Adapter:
             guest=guest,
             is_streamed=is_streamed,
             is_compat=self._is_compat,
+            shows_output=self._shows_output,
             context_window=self._context_window,
         )
 

@@ -5,7 +5,7 @@ Whatever begins ends exactly once: by its result, with its step, or with its tur
 
 from typing import Any
 
-from crabtalk_web.stream import Start, Stop, ToolCallEnd, ToolCallStart, derived_id
+from crabtalk_web.stream import Start, Stop, Text, ToolCallEnd, ToolCallStart, derived_id
 
 from .asks import Ask, form
 from .delegation import (
@@ -32,6 +32,7 @@ from .words import (
     description,
     excerpt,
     line,
+    output,
     said,
     shortened,
     title,
@@ -43,12 +44,13 @@ LONGEST_ID = 200
 
 
 class Calls:
-    def __init__(self, sheet: Sheet, *, is_compat: bool) -> None:
+    def __init__(self, sheet: Sheet, *, is_compat: bool, shows_output: bool) -> None:
         self.asks: dict[str, Ask] = {}
         self.names: set[str] = set()  # given to calls of this turn
         self.outlived: list[Task] = []  # in the background, of lanes that are over
         self._sheet = sheet
         self._is_compat = is_compat
+        self._shows_output = shows_output
 
     def start(self, lane: Lane, call: Call, at: int) -> None:
         if call.id in lane.calls:
@@ -67,6 +69,9 @@ class Calls:
         if not opened.tasks:
             took = returned.duration_ms
             took = max(0, at - opened.began) if took is None else took
+            if self._shows_output and returned.output.strip():
+                shown = output(excerpt(returned.output, RESULT))
+                self._sheet.write(Text(text=shown, thinking=True), at, lane.subagent)
             self._end(lane, opened.call, at, took, returned.output, is_error=returned.is_error)
             return
         for task in opened.tasks:

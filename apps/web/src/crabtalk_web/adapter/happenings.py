@@ -91,6 +91,7 @@ class Compacted(Happening, frozen=True):
 class Ended(Happening, frozen=True):
     reason: Reason
     error: str = ""
+    used: Used | None = None  # by the whole run, where that is known
 
 
 AnyHappening = (

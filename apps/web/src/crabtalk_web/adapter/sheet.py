@@ -6,6 +6,7 @@ from crabtalk_web.stream import (
     AnyEvent,
     Envelope,
     Role,
+    Service,
     Text,
     Times,
     ToolCallStart,
@@ -32,12 +33,24 @@ class Sheet:
         is_main = isinstance(event, Text | ToolCallStart) and subagent == self.main
         carries = role == "agent" and (is_main or isinstance(event, TurnEnd))
         usage, self.usage = (self.usage, None) if carries else (None, self.usage)
+        turn = self.turn if role == "agent" else ""
+        self._write(event, at, role, turn, subagent, usage)
+
+    def write_usage(self, at: int) -> None:
+        """Outside of any turn, as older readers look for it."""
+        usage, self.usage = self.usage, None
+        if usage is not None:
+            self._write(Service(text=""), at, "agent", "", "", usage)
+
+    def _write(
+        self, event: AnyEvent, at: int, role: Role, turn: str, subagent: str, usage: Usage | None
+    ) -> None:
         self.written.append(
             Envelope(
                 id=derived_id(self.session, self.turn, self.ordinal),
                 time=self._times.next(at),
                 role=role,
-                turn=self.turn if role == "agent" else "",
+                turn=turn,
                 subagent=subagent,
                 usage=usage or UNSET,
                 ev=event,

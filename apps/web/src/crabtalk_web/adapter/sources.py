@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from crabtalk.client.events import Event
 from crabtalk.protocol import wire
 
@@ -137,6 +139,11 @@ def ended(event: wire.StreamEnd | wire.AgentEventMsg) -> Ended:
     return Ended(REASONS.get(event.stop_reason, Reason.UNKNOWN), event.error)
 
 
+def done(message: wire.AgentEventMsg) -> Ended:
+    counted = used(message.usage) if message.HasField("usage") else None
+    return msgspec.structs.replace(ended(message), used=counted)
+
+
 STREAMED: dict[type[Any], Callable[[Any], AnyHappening | None]] = {
     wire.StreamChunk: lambda event: Piece(event.content),
     wire.StreamThinking: lambda event: Piece(event.content, thinking=True),
@@ -167,5 +174,5 @@ FED: dict[int, Callable[[wire.AgentEventMsg], AnyHappening | None]] = {
     wire.USER_STEERED: lambda message: Steered(message.content),
     wire.CONTEXT_USAGE: lambda message: used(message.usage),
     wire.COMPACTED: lambda message: Compacted(message.content),
-    wire.DONE: ended,
+    wire.DONE: done,
 }

@@ -1,6 +1,7 @@
 """Speech: what a lane says, from its pieces to envelopes."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from crabtalk_web.stream import Text
 
@@ -9,6 +10,15 @@ from .lane import Lane
 from .segment import Segment
 from .sheet import Sheet
 from .words import RESULT, excerpt
+
+
+class Spoken(NamedTuple):
+    """A segment that is growing, and whose it is: `guest` is empty for the conversation's own."""
+
+    segment: Segment
+    turn: str
+    guest: str
+    subagent: str
 
 
 def say(sheet: Sheet, lane: Lane, piece: Piece, at: int) -> None:

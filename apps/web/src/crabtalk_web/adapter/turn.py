@@ -44,6 +44,7 @@ class Turn:
         guest: str = "",
         is_streamed: bool = False,
         is_compat: bool = False,
+        shows_output: bool = False,
         context_window: int = 0,
     ) -> None:
         self.sheet = sheet
@@ -52,7 +53,7 @@ class Turn:
         self.is_streamed = is_streamed
         self.is_killed = False
         self.is_recovered = False  # from its envelopes, which do not say which run a task is
-        self.calls = Calls(sheet, is_compat=is_compat)
+        self.calls = Calls(sheet, is_compat=is_compat, shows_output=shows_output)
         self.root = Lane(run=run, subagent=guest_id(sheet.session, guest) if guest else "")
         self._lanes = {run: self.root} if run else {}
         self._is_compat = is_compat
@@ -184,6 +185,8 @@ class Turn:
         self.sheet.write(file, at, lane.subagent)
 
     def _use(self, lane: Lane, used: Used, at: int) -> None:
+        if self._is_compat:
+            flush(self.sheet, lane, at)
         if lane is self.root:  # a task's context is not the one that people look at
             cached = min(used.cached, used.prompt)
             self.sheet.usage = Usage(
@@ -192,6 +195,8 @@ class Turn:
                 cache_read_input_tokens=cached,
                 context_window=self._context_window,
             )
+        if self._is_compat:
+            self.sheet.write_usage(at)
         flush(self.sheet, lane, at)
 
 

@@ -155,6 +155,13 @@ def code(text: str, room: int) -> str:
     return f"{fence}{pad}{inner}{pad}{fence}"
 
 
+def output(result: str) -> str:
+    """What a tool gave back, as a block of code whatever is in it."""
+    longest = max(map(len, re.findall("`{3,}", result)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}\n{result.strip(chr(10))}\n{fence}"
+
+
 def arguments(text: str) -> dict[str, Any]:
     """An object, whatever the model wrote."""
     if not text.strip():

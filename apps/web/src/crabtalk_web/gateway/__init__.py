@@ -9,6 +9,7 @@ from .errors import GatewayError, RelayAwayError, RelayRefusedError
 from .gateway import Gateway
 from .pairing import Pairing
 from .relay_http import RelayHttp
+from .renewing import renewed
 from .store import Store
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "Store",
     "load_config",
     "load_credentials",
+    "renewed",
 ]

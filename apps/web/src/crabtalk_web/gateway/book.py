@@ -1,105 +1,34 @@
-"""Book: what the gateway knows of one conversation and must not forget. Records in, state out.
+"""Book: what the gateway knows of one conversation and must not forget. Entries in, state out.
 
 Envelopes are in it until the relay has them, those of a run until the run is over, what devices
-said until the daemon has it, and how far each side was read.
+said until the daemon has it, files that agents send until these are at the relay, and how far each
+side was read.
 """
 
 from collections import deque
 
-import msgspec
-
 from crabtalk_web.stream import Envelope, Service, Text, ToolCallEnd, ToolCallStart, TurnEnd
+
+from .entries import (
+    AnyRecord,
+    Handed,
+    Inbound,
+    Opened,
+    Outgoing,
+    Read,
+    Renewed,
+    Said,
+    Sent,
+    Trying,
+    Whole,
+)
 
 # Turns of which it is remembered that they are over.
 TURNS = 64
+# Calls that send a file and have not returned; of the oldest nothing is sent then.
+MOST_CALLED = 64
 # What an envelope takes beside its text.
 OVERHEAD = 250
-
-
-class Inbound(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a person said on a device, and the files that came with it."""
-
-    seq: int
-    text: str
-    files: tuple[Envelope, ...] = ()
-    guest: str = ""
-
-
-class Record(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
-    """One line of the journal: one of those below."""
-
-
-class Opened(Record, frozen=True):
-    """Whose session it is, and its id at the relay. Another id is another session: it begins empty,
-    but for what was told and read of it before there was this journal."""
-
-    session: str
-    agent: str
-    sender: str
-    generation: int = 0
-    cursor: int = 0
-    through: int = 0
-
-
-class Said(Record, frozen=True):
-    """Envelopes, and all that is true once they are said."""
-
-    envelopes: tuple[Envelope, ...] = ()
-    run: str = ""  # the one that goes on
-    position: int = 0  # messages of the conversation with smaller numbers are told
-    through: int = 0  # and so are those that are not later than this, in milliseconds
-    seen: str = ""  # a person's text that the daemon has taken up
-
-
-class Sent(Record, frozen=True):
-    """So many of the envelopes that waited are at the relay."""
-
-    count: int
-
-
-class Read(Record, frozen=True):
-    """Messages of the relay up to `cursor` were looked at."""
-
-    cursor: int
-    files: tuple[Envelope, ...] = ()  # that wait for the text they belong to
-    inbound: Inbound | None = None
-
-
-class Trying(Record, frozen=True):
-    """What waits longest is about to be handed to the daemon, in these words."""
-
-    text: str
-    ask: str = ""  # the question it answers
-
-
-class Handed(Record, frozen=True):
-    """What waited longest is with the daemon, or was refused; what is kept is tried again."""
-
-    is_refused: bool = False
-    is_kept: bool = False
-
-
-class Whole(Record, frozen=True, kw_only=True):
-    """All of a book: where a journal that was shortened begins."""
-
-    session: str
-    agent: str
-    sender: str
-    generation: int
-    position: int
-    through: int
-    run: str
-    recent: tuple[Envelope, ...]
-    of_run: tuple[Envelope, ...]
-    unsent: tuple[Envelope, ...]
-    cursor: int
-    files: tuple[Envelope, ...]
-    waiting: tuple[Inbound, ...]
-    trying: Trying | None
-    unseen: tuple[str, ...]
-
-
-AnyRecord = Opened | Said | Sent | Read | Trying | Handed | Whole
 
 
 class Book:
@@ -123,13 +52,15 @@ class Book:
         self.waiting: deque[Inbound] = deque()
         self.trying: Trying | None = None
         self.unseen: list[str] = []
+        self.sending: dict[tuple[str, str], Outgoing] = {}
+        self.born = 0
 
     def apply(self, record: AnyRecord) -> None:
         match record:
             case Opened():
-                if record.session != self.session:
-                    self._begin(record.session, record.agent, record.sender, record.generation)
-                    self.cursor, self.through = record.cursor, record.through
+                self._open(record)
+            case Renewed():
+                self._renew(record)
             case Said():
                 self._say(record)
             case Sent(count=count):
@@ -150,6 +81,23 @@ class Book:
             case Whole():
                 self._restore(record)
 
+    def _open(self, opened: Opened) -> None:
+        if opened.session == self.session:
+            return
+        if self.session:
+            self._begin("", "", "", 0)
+        self.session, self.agent, self.sender = opened.session, opened.agent, opened.sender
+        self.generation, self.cursor = opened.generation, opened.cursor
+        self.through = max(self.through, opened.through)
+
+    def _renew(self, renewed: Renewed) -> None:
+        old = self.whole()
+        self._begin("", renewed.agent, renewed.sender, renewed.generation)
+        self.waiting, self.trying = deque(old.waiting), old.trying
+        self.unseen = list(old.unseen)
+        if not renewed.is_cleared:
+            self.position, self.through, self.born = old.position, old.through, old.born
+
     def _say(self, said: Said) -> None:
         if said.run != self.run:
             self.run, self.of_run = said.run, []
@@ -159,13 +107,30 @@ class Book:
         self.through = max(self.through, said.through)
         self.unsent += said.envelopes
         self.unsent_bytes += sum(map(weight, said.envelopes))
+        self.born = said.born or self.born
         if said.seen in self.unseen:
             self.unseen.remove(said.seen)
+        for file in said.files:
+            self._follow(file)
         for envelope in said.envelopes:
             self.recent.append(envelope)
             if isinstance(envelope.ev, TurnEnd):
                 over = [e for e in self.recent if isinstance(e.ev, TurnEnd)]
                 self.recent = over[-TURNS:]
+
+    def _follow(self, file: Outgoing) -> None:
+        if file.stage == "over":
+            self.sending.pop(file.key, None)
+            return
+        self.sending[file.key] = file
+        called = [one.key for one in self.sending.values() if one.stage == "called"]
+        for key in called[:-MOST_CALLED]:
+            del self.sending[key]
+
+    @property
+    def due(self) -> Outgoing | None:
+        """The file that has waited longest."""
+        return next((file for file in self.sending.values() if file.stage == "due"), None)
 
     def _hand(self, handed: Handed) -> None:
         if self.waiting and not handed.is_kept:
@@ -182,6 +147,8 @@ class Book:
         self.unsent_bytes = sum(map(weight, self.unsent))
         self.cursor, self.files, self.trying = whole.cursor, whole.files, whole.trying
         self.unseen = list(whole.unseen)
+        self.sending = {file.key: file for file in whole.sending}
+        self.born = whole.born
 
     @property
     def weight(self) -> int:
@@ -205,6 +172,8 @@ class Book:
             waiting=tuple(self.waiting),
             trying=self.trying,
             unseen=tuple(self.unseen),
+            sending=tuple(self.sending.values()),
+            born=self.born,
         )
 
 

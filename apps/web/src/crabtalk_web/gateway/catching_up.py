@@ -23,9 +23,18 @@ from crabtalk_web.adapter.happenings import (
     StepOver,
 )
 from crabtalk_web.adapter.sources import milliseconds
+from crabtalk_web.adapter.words import output
 from crabtalk_web.stream import Envelope, Text, ToolCallEnd, ToolCallStart, TurnStart
 
 Message = wire.ConversationMessage
+# What the results of calls begin with that failed or were cut off: messages say it in no other way.
+FAILURES = (
+    "bash failed:",
+    "interrupted:",
+    "invalid arguments:",
+    "permission denied:",
+    "tool not available:",
+)
 
 
 def run_of(message: Message) -> str:
@@ -118,7 +127,8 @@ def happenings(message: Message, already: "Told", *, is_first: bool) -> Iterator
                 yield Called(calls)
         case "tool":
             if not already.has_returned(message.call_id):
-                yield Returned(message.call_id, message.content)
+                is_error = message.content.startswith(FAILURES)
+                yield Returned(message.call_id, message.content, is_error)
         case _:
             pass
 
@@ -135,8 +145,14 @@ class Told:
         self._ids: dict[str, str] = {}  # of calls, by the names they were given
         self._open: Counter[str] = Counter()
         self._tasks: set[str] = set()
+        self._thought = ""  # as the last envelope has it
         for envelope in envelopes:
             self._read(envelope)
+            match envelope.ev:
+                case Text(text=text, thinking=True):
+                    self._thought = text
+                case _:
+                    self._thought = ""
 
     def _read(self, envelope: Envelope) -> None:
         match envelope.ev:
@@ -148,7 +164,10 @@ class Told:
                 self._texts[thinking] += squeezed(text)
             case ToolCallStart() if envelope.subagent not in self._tasks:
                 self._start(envelope.ev)
-            case ToolCallEnd(call=name) if envelope.subagent not in self._tasks:
+            case ToolCallEnd(call=name, result=result) if envelope.subagent not in self._tasks:
+                if self._thought and self._thought == output(result):
+                    shown = squeezed(self._thought)  # no thought, but what the tool gave back
+                    self._texts[True] = self._texts[True].removesuffix(shown)
                 call = self._ids.get(name, name)
                 self._open[call] -= 1
                 if self._open[call] <= 0:

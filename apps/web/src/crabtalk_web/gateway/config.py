@@ -46,6 +46,10 @@ class GatewayConfig:
     # Tools under the names that certain apps draw in a way of their own, and questions as these
     # expect them.
     compat: bool = False
+    # What tools gave back also as reasoning, for apps that show it in no other way.
+    output_as_thinking: bool = False
+    # How many tokens a turn took, told to the relay, which reads it.
+    report_usage: bool = False
     # Notices of ended turns and of questions. They say nothing of what was said.
     push: bool = True
     # What may wait on disk for a relay that is away. Bytes, of one conversation.

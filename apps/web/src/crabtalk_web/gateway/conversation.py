@@ -2,43 +2,45 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine, Sequence
-from pathlib import Path
 from typing import Any
 
 from crabtalk.client import Client
 from crabtalk_web.adapter import Ask, Heard
-from crabtalk_web.adapter.happenings import Called, Returned
 from crabtalk_web.stream import Envelope, TurnEnd, TurnStart
-from crabtalk_web.stream.plain import parsed
 
 from .backoff import Backoff
-from .book import Opened
 from .calls import Calls
 from .config import GatewayConfig
 from .credentials import Credentials
 from .delivery import Delivery, reply
+from .entries import Opened, Renewed
 from .errors import AWAY, GatewayError, RelayAwayError, RelayRefusedError
 from .files import Files
-from .identity import Identity
+from .identity import Identity, identity_of
 from .inbox import Inbox
 from .journal import Journal
 from .live import Live
-from .metadata import Surroundings, merged, session_metadata
-from .mirror import Mirror, now_ms
+from .mirror import Mirror
 from .outbox import Outbox
 from .questions import Questions
-from .records import Records
+from .receipts import Receipts
 from .relay_http import RelayHttp
 from .relay_socket import RelaySocket
+from .sending import Sending
+from .teller import Teller, now_ms
+from .upkeep import ARCHIVED, Upkeep
+from .usage import usage_report
 
-SEND_FILE = "send_file"
 PUSH = {
     "done": "A turn is over.",
     "question": "An agent has a question.",
 }
-ARCHIVED, ARCHIVE_REQUESTED = "archived", "archiveRequested"
+ARCHIVE_REQUESTED = "archiveRequested"
+# How long what is on its way may take to be at the relay, before another session begins. Seconds.
+SETTLE_WITHIN = 10.0
+# Where a session that was renewed says which generation goes on.
+CONTINUED = "continuedAs"
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +53,10 @@ class Conversation:
         relay: RelayHttp,
         credentials: Credentials,
         config: GatewayConfig,
+        receipts: Receipts,
     ) -> None:
         self.identity = identity
         self.journal = journal
-        self.surroundings = Surroundings()
         self._relay = relay
         self._credentials = credentials
         self._config = config
@@ -63,52 +65,58 @@ class Conversation:
         self._closed = asyncio.Event()  # the session has to be opened
         self._closed.set()
         self._deleted_at = 0  # by a device; what was said before is not wanted any more
-        self._is_archived = False
-        self._upkeep = asyncio.Event()
-        self._title = ""
+        self._sent = asyncio.Event()  # something is at the relay
+        self._renewed = asyncio.Event()
+        self._renewing = asyncio.Lock()
         self._group: asyncio.TaskGroup | None = None
-        self._sending: dict[str, tuple[str, Path]] = {}  # files, by the call that sends them
-        self.live = Live()
+        self._asks: tuple[Ask, ...] = ()
+        self.live = Live(identity.agent)
         self.questions = Questions(is_compat=config.compat)
-        self.records = Records(identity)
-        self.calls = Calls(self)
+        self.calls = Calls(self, receipts)
+        self.teller = Teller(identity, journal, config, self._changed)
         self.mirror = Mirror(
-            identity,
-            journal,
-            self._changed,
-            is_compat=config.compat,
-            backfill=config.backfill,
-            most_bytes=config.journal_bytes,
+            identity, self.teller, backfill=config.backfill, most_bytes=config.journal_bytes
         )
-        self.mirror.heard = self._hear
+        self.mirror.cleared = self._cleared
         self.outbox = Outbox(identity, journal, relay, is_compat=config.compat)
-        self.outbox.sent = self.mirror.wake
-        self.outbox.lost = self._lose
-        self.files = Files(identity, journal, relay, config.directory)
+        self.outbox.sent = self._has_sent
+        files = Files(identity, journal, relay, config.directory)
+        self.sending = Sending(journal, files, self.teller)
         self.delivery = Delivery(
             self.mirror,
             journal,
-            self.files.fetch,
+            files.fetch,
             cwd=config.directory,
             steers=config.while_busy == "steer",
         )
         self.inbox = Inbox(identity, journal, relay, self.delivery.wake)
-        self.inbox.lost = self._lose
+        self.upkeep = Upkeep(
+            identity, self.mirror, self.questions, credentials, config, self.calls.names
+        )
+        self.outbox.lost = self.inbox.lost = self.sending.lost = self._lose
 
     @property
     def session(self) -> str:
         return self.journal.book.session
 
     async def work(self) -> None:
-        """Until cancelled. The journal is whole then, and is closed."""
+        """Until cancelled, or until another session is to go on from its journal, which is whole
+        and closed then."""
         try:
             async with asyncio.TaskGroup() as self._group:
-                self._group.create_task(self._keep_open())
-                self._group.create_task(self.mirror.work())
-                self._group.create_task(self.outbox.work())
-                self._group.create_task(self.inbox.work())
-                self._group.create_task(self.delivery.work())
-                self._group.create_task(self._keep_up())
+                parts = [
+                    self._keep_open(),
+                    self.mirror.work(),
+                    self.outbox.work(),
+                    self.inbox.work(),
+                    self.delivery.work(),
+                    self.sending.work(),
+                    self.upkeep.work(),
+                ]
+                tasks = [self._group.create_task(part) for part in parts]
+                await self._renewed.wait()
+                for task in tasks:
+                    task.cancel()
         finally:
             self.journal.close()
 
@@ -118,51 +126,41 @@ class Conversation:
         self._client = client
         self.mirror.follow(client, since)
         self.delivery.follow(client)
-        self._upkeep.set()
+        self.upkeep.follow(client)
 
     def leave(self) -> None:
         self._client = None
         self.mirror.leave()
         self.delivery.follow(None)
+        self.upkeep.follow(None)
+
+    def hear(self, heard: Heard) -> None:
+        if self._config.report_usage and self._socket is not None and self.session:
+            report = usage_report(self.identity, self.session, heard)
+            if report is not None:
+                self._spawn(self._report(self._socket, report))
+        self.mirror.hear(heard)
+
+    async def _report(self, socket: RelaySocket, report: dict[str, Any]) -> None:
+        await socket.ask("usage-report", report)
 
     def _changed(self, envelopes: Sequence[Envelope]) -> None:
+        """Something was said, or asked, or only a word more than before."""
+        self.live.see(envelopes, self.teller.spoken)
+        was_asking, self._asks = self._asks, self.mirror.asks
+        if not envelopes and self.mirror.is_thinking and self._asks == was_asking:
+            return
+        new = self.questions.see(self._asks)
         self.outbox.wake()
+        self.sending.wake()
         self.delivery.wake()
-        if self._is_archived and any(isinstance(e.ev, TurnStart) for e in envelopes):
-            self._is_archived = False
-            self._lose()  # a relay listens to it again once it was opened again
+        if self.upkeep.is_archived and any(isinstance(e.ev, TurnStart) for e in envelopes):
+            self.reopen()
         if any(isinstance(envelope.ev, TurnEnd) for envelope in envelopes):
             self._notify("done")
-        for _ in self.questions.see(self.mirror.asks):
+        for _ in new:
             self._notify("question")
-        self._upkeep.set()
-
-    def _hear(self, heard: Heard) -> None:
-        """As it happens, before it is told."""
-        if heard.parent is None:
-            self.live.hear(heard)
-        match heard.what:
-            case Called(calls=calls):
-                for call in calls:
-                    if call.name == SEND_FILE or call.name.endswith(f"__{SEND_FILE}"):
-                        self._sending[call.id] = heard.run, path_in(call.arguments)
-            case Returned(call=call, is_error=is_error) if call in self._sending:
-                run, path = self._sending.pop(call)
-                if not is_error:
-                    self._spawn(self._send_file(path, run))
-
-    async def _send_file(self, path: Path, run: str) -> None:
-        backoff = Backoff()
-        while True:
-            try:
-                self.mirror.attach(await self.files.send(path), run)
-            except RelayAwayError:
-                await backoff.wait()
-            except (GatewayError, RelayRefusedError) as error:
-                self.mirror.note(f"**Error:** {error}")
-                return
-            else:
-                return
+        self.upkeep.wake()
 
     # ── The relay ───────────────────────────────────────────────────────────────────────────
 
@@ -181,22 +179,22 @@ class Conversation:
                 await backoff.wait()
 
     async def _open(self) -> None:
-        sealed = self.identity.sealer.seal(self._metadata())
+        sealed = self.identity.sealer.seal(self.upkeep.metadata())
         session = await self._relay.session(self.identity.tag, sealed, self.identity.data_key)
-        opened = str(session.get("id", ""))
-        if not opened:
-            raise RelayAwayError("the relay gave a session without an id")
+        opened = id_of(session)
+        self.upkeep.records.open(session)
         if opened != self.session:
+            if await self._has_gone_on():
+                return
             await self._begin(opened, is_old=bool(session.get("seq")))
         self._deleted_at = 0
-        self.records.open(session)
         self._closed.clear()
-        self.outbox.is_open.set()
-        self.inbox.is_open.set()
+        for part in (self.outbox, self.inbox, self.sending, self.upkeep):
+            part.is_open.set()
         self.inbox.fetch()
         if self._socket is not None:
             await self._register(self._socket)
-        self._upkeep.set()
+        self.upkeep.wake()
 
     async def _begin(self, session: str, *, is_old: bool) -> None:
         """A session that this journal knows nothing of."""
@@ -213,19 +211,29 @@ class Conversation:
         await self.journal.flush()
         self.mirror.begin(anew=not is_first)
 
+    async def _has_gone_on(self) -> bool:
+        """Whether a later session is this conversation's, of which our journal knows nothing."""
+        following = self.upkeep.records.value("metadata").get(CONTINUED)
+        if self.session or not isinstance(following, int) or following <= self.identity.generation:
+            return False
+        await self._go_on_as(following)
+        return True
+
+    def _has_sent(self) -> None:
+        self._sent.set()
+        self.mirror.wake()
+
     def _lose(self) -> None:
-        self.outbox.is_open.clear()
-        self.inbox.is_open.clear()
+        for part in (self.outbox, self.inbox, self.sending, self.upkeep):
+            part.is_open.clear()
         self._closed.set()
 
     async def connected(self, socket: RelaySocket | None) -> None:
         self._socket = socket
-        self.records.follow(socket)
+        self.upkeep.connected(socket)
         if socket is not None and not self._closed.is_set():
             await self._register(socket)
-            # What was said while there was no socket; and the records may have been changed.
-            self.inbox.fetch()
-            self._upkeep.set()
+            self.inbox.fetch()  # what was said while there was no socket
 
     async def _register(self, socket: RelaySocket) -> None:
         for name in self.calls.names:
@@ -236,15 +244,16 @@ class Conversation:
             case "new-message":
                 self.inbox.hear(body.get("message"))
             case "update-session":
-                self.records.hear(body)
-                if self.records.value("metadata").get("lifecycleState") == ARCHIVE_REQUESTED:
+                self.upkeep.records.hear(body)
+                state = self.upkeep.records.value("metadata").get("lifecycleState")
+                if state == ARCHIVE_REQUESTED:
                     self._spawn(self.end())
             case "delete-session":
                 self._deleted_at = now_ms()
                 self._lose()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._group is not None:
+        if self._group is not None and not self._renewed.is_set():
             self._group.create_task(quietly(work))
         else:
             work.close()
@@ -253,80 +262,15 @@ class Conversation:
         if self._config.push and self.session and not self.mirror.is_behind:
             self._spawn(self._relay.notify(self.session, kind, "crabtalk", PUSH[kind]))
 
-    async def alive(self, socket: RelaySocket) -> None:
-        if self._is_archived or not self.session:
-            return
-        told = {
-            "sid": self.session,
-            "time": time.time_ns() // 1_000_000,
-            "thinking": self.mirror.is_thinking,
-            "mode": "remote",
-        }
-        await socket.tell("session-alive", told)
-
     async def bye(self, socket: RelaySocket) -> None:
         await socket.tell("session-end", {"sid": self.session, "time": now_ms()})
-
-    # ── Records ─────────────────────────────────────────────────────────────────────────────
-
-    async def _keep_up(self) -> None:
-        """Metadata, agent state and presence, whenever they may have changed."""
-        was_thinking = False
-        while True:
-            await self._upkeep.wait()
-            self._upkeep.clear()
-            socket = self._socket
-            if socket is None or self._closed.is_set():
-                continue
-            try:
-                if self.mirror.is_thinking != was_thinking:
-                    was_thinking = self.mirror.is_thinking
-                    await self.alive(socket)
-                if not self.mirror.is_behind:  # else it is not yet known what is being asked
-                    await self.records.change("agentState", self.questions.state)
-                if not was_thinking:
-                    await self._learn_title()
-                    await self.records.change("metadata", self._with_ours)
-            except RelayAwayError:
-                pass  # the next connection brings the next try
-
-    def _with_ours(self, there: dict[str, Any]) -> dict[str, Any]:
-        return merged(there, self._metadata())
-
-    def _metadata(self) -> dict[str, Any]:
-        told = session_metadata(
-            self.identity.agent,
-            self._title,
-            self._credentials,
-            self._config.directory,
-            self.surroundings,
-            self.calls.names,
-        )
-        return {**told, "lifecycleState": ARCHIVED if self._is_archived else "running"}
-
-    async def _learn_title(self) -> None:
-        client, identity = self._client, self.identity
-        if client is None:
-            return
-        try:
-            found = await client.list_active_conversations(identity.agent, identity.sender)
-        except AWAY:
-            return
-        for one in found.conversations:
-            if (one.agent, one.sender) == (identity.agent, identity.sender):
-                self.name(one.title)
-
-    def name(self, title: str) -> None:
-        if title and title != self._title:
-            self._title = title
-            self._upkeep.set()
 
     # ── What calls do ───────────────────────────────────────────────────────────────────────
 
     async def abort(self) -> None:
         if self._client is None:
             raise GatewayError("the daemon cannot be reached; try again")
-        self.mirror.kill()
+        self.teller.kill()
         await self._client.kill(self.identity.agent, sender=self.identity.sender)
 
     async def reply(self, ask: Ask, text: str, outcome: dict[str, Any]) -> bool:
@@ -335,17 +279,90 @@ class Conversation:
         if not await reply(self._client, ask, text):
             return False
         self.questions.settle(ask, outcome)
-        self.mirror.answered(ask.id)
+        self.teller.answered(ask.id)
         return True
 
     async def end(self) -> None:
         """The session is put away. The conversation stays, and the next word opens it again."""
-        self._is_archived = True
+        self.upkeep.is_archived = True
         if self._client is not None:
             await self.abort()
-        await self.records.change("metadata", self._with_ours)
+        await self.upkeep.tell()
         if self._socket is not None:
             await self.bye(self._socket)
+
+    def reopen(self) -> None:
+        """One that was put away."""
+        if self.upkeep.is_archived:
+            self.upkeep.is_archived = False
+            self._lose()  # a relay listens to it again once it was opened again
+
+    # ── Generations ─────────────────────────────────────────────────────────────────────────
+
+    def _cleared(self) -> None:
+        self._spawn(self._renew_cleared())
+
+    async def _renew_cleared(self) -> None:
+        if not self._renewing.locked():
+            await self.renew(is_cleared=True)
+
+    async def renew(self, *, is_cleared: bool = False) -> str:
+        """Puts this session away for good, and begins another with another key; its id. Raises
+        GatewayError, RelayAwayError and RelayRefusedError, and then all is as it was."""
+        async with self._renewing:
+            if self._renewed.is_set() or not self.session:
+                raise GatewayError("another session is about to begin; try again")
+            if self.mirror.is_thinking:
+                raise GatewayError("the agent is at work; stop it, or wait, and try again")
+            await self._settle()
+            generation = self.identity.generation + 1
+            following = await self._made(generation)
+            told = {"lifecycleState": ARCHIVED, CONTINUED: generation, "continuedBy": following}
+            if not await self.upkeep.tell(**told):
+                raise RelayAwayError("the relay does not take the session's metadata; try again")
+            self.upkeep.is_archived = True
+            await self._take_leave()
+            await self._go_on_as(generation, is_cleared=is_cleared)
+            return following
+
+    async def _settle(self) -> None:
+        """Until the session has all that belongs to it."""
+        book = self.journal.book
+        try:
+            async with asyncio.timeout(SETTLE_WITHIN):
+                while book.unsent or book.due is not None:
+                    self._sent.clear()
+                    await self._sent.wait()
+        except TimeoutError:
+            raise GatewayError("something waits to be sent still; try again later") from None
+
+    async def _made(self, generation: int) -> str:
+        identity = self.identity
+        following = identity_of(self._credentials, identity.agent, identity.sender, generation)
+        metadata = {**self.upkeep.metadata(), "lifecycleState": "running"}
+        sealed = following.sealer.seal(metadata)
+        return id_of(await self._relay.session(following.tag, sealed, following.data_key))
+
+    async def _take_leave(self) -> None:
+        socket = self._socket
+        if socket is None:
+            return
+        for name in self.calls.names:
+            await socket.tell("rpc-unregister", {"method": f"{self.session}:{name}"})
+        await self.bye(socket)
+
+    async def _go_on_as(self, generation: int, *, is_cleared: bool = False) -> None:
+        identity = self.identity
+        self.journal.note(Renewed(identity.agent, identity.sender, generation, is_cleared))
+        await self.journal.flush()
+        self._renewed.set()
+
+
+def id_of(session: dict[str, Any]) -> str:
+    found = str(session.get("id", ""))
+    if not found:
+        raise RelayAwayError("the relay gave a session without an id")
+    return found
 
 
 async def quietly(work: Coroutine[Any, Any, None]) -> None:
@@ -356,12 +373,3 @@ async def quietly(work: Coroutine[Any, Any, None]) -> None:
         log.info("%s", error)
     except Exception:
         log.exception("something done on the side failed")
-
-
-def path_in(arguments: str) -> Path:
-    try:
-        given = parsed(arguments)
-    except ValueError:
-        return Path()
-    path = given.get("path") if isinstance(given, dict) else None
-    return Path(path) if isinstance(path, str) else Path()

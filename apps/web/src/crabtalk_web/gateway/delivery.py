@@ -15,7 +15,7 @@ from crabtalk.client import Client, ServerError
 from crabtalk_web.adapter import Ask
 
 from .backoff import Backoff
-from .book import Handed, Inbound, Said, Trying
+from .entries import Handed, Inbound, Said, Trying
 from .errors import AWAY
 from .journal import Journal
 from .mirror import Mirror
@@ -118,7 +118,7 @@ class Delivery:
     def _say_it_waits(self, inbound: Inbound) -> None:
         if self._noted < inbound.seq and self._mirror.is_thinking:
             self._noted = inbound.seq
-            self._mirror.note(QUEUED)
+            self._mirror.teller.say(QUEUED)
 
     async def _text(self, inbound: Inbound) -> str:
         """With a list of the files, where they are now."""
@@ -129,7 +129,7 @@ class Delivery:
 
     async def _try(self, trying: Trying) -> None:
         if trying.text not in self._journal.book.unseen:
-            self._mirror.know(trying.text)
+            self._mirror.teller.know(trying.text)
         self._journal.note(trying)
         await self._journal.flush()
 
@@ -160,7 +160,7 @@ class Delivery:
 
     async def _refused(self, error: ServerError) -> None:
         await self._handed(is_refused=True)
-        self._mirror.note(f"**Error:** {error.message}")
+        self._mirror.teller.say(f"**Error:** {error.message}")
 
     async def _steered(self, client: Client, text: str) -> bool:
         identity = self._mirror.identity
@@ -177,7 +177,7 @@ class Delivery:
         self._journal.note(Trying(text, ask.id))
         await self._journal.flush()
         is_first = await reply(client, ask, text)
-        self._mirror.answered(ask.id)
+        self._mirror.teller.answered(ask.id)
         if is_first:
             await self._handed()
         else:  # somebody else has answered, so these are words like any others
@@ -197,7 +197,7 @@ class Delivery:
             ask = next((ask for ask in self._mirror.asks if ask.id == trying.ask), None)
             if ask is not None:
                 await reply(client, ask, trying.text)
-                self._mirror.answered(ask.id)
+                self._mirror.teller.answered(ask.id)
         elif trying.text in book.unseen:
             if (await client.get_stats()).runs:
                 return False  # it may be waiting there for its turn

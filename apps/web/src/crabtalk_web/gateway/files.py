@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from crabtalk_web.sealing import BLOB_OVERHEAD, open_blob, seal_blob
 from crabtalk_web.stream import Envelope, File, Image
 
-from .book import Inbound
+from .entries import Inbound
 from .errors import GatewayError, RelayRefusedError
 from .identity import Identity
 from .journal import Journal

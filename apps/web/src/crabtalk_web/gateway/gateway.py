@@ -7,39 +7,38 @@ is in the journals.
 import asyncio
 import logging
 import time
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 from crabtalk.client import Client, connect
 from crabtalk.protocol import wire
 from crabtalk_web.adapter import Switchboard, from_feed
 from crabtalk_web.adapter.sources import milliseconds
-from crabtalk_web.sealing import DataSealer, Replays, to_base64, wrap_key
 
 from .backoff import Backoff
 from .config import GatewayConfig
 from .conversation import Conversation
 from .credentials import Credentials
-from .errors import AWAY, RelayAwayError, RelayRefusedError
+from .errors import AWAY, GatewayError
 from .identity import identity_of
 from .journal import Journal
-from .metadata import Surroundings, machine_metadata, machine_state
-from .mirror import now_ms
+from .machine import Machine
+from .metadata import Surroundings
+from .receipts import Receipts
 from .relay_http import RelayHttp
-from .relay_socket import RelaySocket
 from .store import Store
+from .teller import now_ms
 
-# Seconds. A daemon that is away for longer has its turns closed; heartbeats of those that work and
-# of the others; between two looks for what nobody has told us.
+# Seconds. A daemon that is away for longer has its turns closed; between two looks for what nobody
+# has told us.
 GRACE = 5.0
-BUSY_BEAT, BEAT, MACHINE_BEAT = 2.0, 15.0, 20.0
 AUDIT_EVERY = 30.0
 # A message that is untold for so long, while nothing is at work, was missed.
 MISSED_AFTER = 5.0
 SETTLE = 0.05
-FAREWELL = 2.0
 ANEW_AFTER = 5.0
+# What a feed may have on its way. Milliseconds.
+ON_ITS_WAY = 1500
 
 log = logging.getLogger(__name__)
 
@@ -60,30 +59,34 @@ class Gateway:
         self._credentials = credentials
         self._config = config
         self._store = Store(home)
-        self._machine = DataSealer(credentials.machine_key)
+        self._receipts = Receipts(self._store.receipts)
+        self._relay = RelayHttp(credentials.relay, credentials.token)
         self._conversations: dict[str, Conversation] = {}  # by agent
+        self._machine = Machine(
+            credentials, self._relay, self._store, self._receipts, self._conversations.values
+        )
         self._switchboard = Switchboard()
-        self._replays = Replays()
         self._surroundings = Surroundings()
         self._client: Client | None = None
-        self._since = 0
+        self._since = 0  # the feed has what happened later
         self._left_at = time.monotonic()
-        self._socket: RelaySocket | None = None
         self.is_following = asyncio.Event()  # the daemon's feed
-        self.is_connected = asyncio.Event()  # to the relay's socket
+        self.is_connected = self._machine.is_connected  # to the relay's socket
 
     async def run(self) -> None:
         """Until cancelled. Raises GatewayError when the home cannot be used."""
         self._store.prepare()
-        credentials = self._credentials
-        async with (
-            RelayHttp(credentials.relay, credentials.token) as self._relay,
-            asyncio.TaskGroup() as self._group,
-        ):
+        try:
+            self._receipts.open()
+        except OSError as error:
+            raise GatewayError(
+                f"cannot use {self._store.receipts}: {error.strerror}; see to its permissions"
+            ) from None
+        async with self._relay, asyncio.TaskGroup() as self._group:
             self._open_journals()
             self._group.create_task(self._follow())
-            self._group.create_task(self._stay_connected())
-            self._group.create_task(self._beat())
+            self._group.create_task(self._machine.stay_connected())
+            self._group.create_task(self._machine.beat())
             self._group.create_task(self._audit())
 
     def statistics(self) -> dict[str, int]:
@@ -108,7 +111,8 @@ class Gateway:
             else:
                 journal.close()
 
-    def _conversation(self, agent: str) -> Conversation:
+    def _conversation(self, agent: str, since: int = 0) -> Conversation:
+        """`since` when only part of the feed is known to it."""
         found = self._conversations.get(agent)
         if found is None:
             identity = identity_of(self._credentials, agent, self._config.sender)
@@ -116,36 +120,34 @@ class Gateway:
             journal.open()
             found = self._add(agent, journal)
             if self._client is not None:
-                found.follow(self._client, self._since)
-            if self._socket is not None:
-                self._group.create_task(self._introduce(found, self._socket))
+                found.follow(self._client, since or self._since)
+            self._group.create_task(self._machine.introduce(found))
         return found
 
     def _add(self, agent: str, journal: Journal) -> Conversation:
         generation = journal.book.generation
         identity = identity_of(self._credentials, agent, self._config.sender, generation)
-        added = Conversation(identity, journal, self._relay, self._credentials, self._config)
-        added.surroundings = self._surroundings
+        added = Conversation(
+            identity, journal, self._relay, self._credentials, self._config, self._receipts
+        )
+        added.upkeep.surroundings = self._surroundings
         self._conversations[agent] = added
         self._group.create_task(self._work(added))
         return added
 
     async def _work(self, conversation: Conversation) -> None:
-        """One that fails is begun anew from its journal, and takes no other along."""
+        """One that fails, or that another session shows from now on, is begun anew from its
+        journal, and takes no other along."""
+        agent = conversation.identity.agent
         try:
             await conversation.work()
         except Exception:
-            agent = conversation.identity.agent
             log.exception("the conversation with %s has failed, and is begun anew", agent)
             del self._conversations[agent]
             await asyncio.sleep(ANEW_AFTER)
-            self._conversation(agent)
-
-    def _of_session(self, session: Any) -> Conversation | None:
-        for each in self._conversations.values():
-            if each.session == session and session:
-                return each
-        return None
+        else:
+            del self._conversations[agent]
+        self._conversation(agent, now_ms() - ON_ITS_WAY)
 
     # ── The daemon ──────────────────────────────────────────────────────────────────────────
 
@@ -164,7 +166,7 @@ class Gateway:
             if time.monotonic() - self._left_at > self._grace:
                 for each in self._conversations.values():
                     if each.mirror.is_thinking:
-                        each.mirror.lose()
+                        each.teller.lose()
 
     def _leave(self) -> None:
         self.is_following.clear()
@@ -186,7 +188,7 @@ class Gateway:
                 while True:
                     message = await coming
                     coming = asyncio.ensure_future(anext(feed))
-                    self._hear_daemon(message)
+                    self._hear(message)
             finally:
                 coming.cancel()
                 await asyncio.wait([coming])
@@ -206,15 +208,15 @@ class Gateway:
             names |= {agent.name for agent in agents}
         self._client, self._since = client, since
         for each in self._conversations.values():
-            each.surroundings = self._surroundings
+            each.upkeep.surroundings = self._surroundings
             each.follow(client, since)
         for name in sorted(names):
             self._conversation(name)
         for one in stored:
-            self._conversations[one.agent].name(one.title)
+            self._conversations[one.agent].upkeep.name(one.title)
         self.is_following.set()
 
-    def _hear_daemon(self, message: wire.AgentEventMsg) -> None:
+    def _hear(self, message: wire.AgentEventMsg) -> None:
         if message.missed:
             for each in self._conversations.values():
                 each.mirror.miss(milliseconds(message.timestamp))
@@ -223,7 +225,7 @@ class Gateway:
             return
         heard = from_feed(message)
         if heard is not None:
-            self._conversation(pair[0]).mirror.hear(heard)
+            self._conversation(pair[0]).hear(heard)
 
     async def _audit(self) -> None:
         """Looks for messages that nobody told us of."""
@@ -239,120 +241,9 @@ class Gateway:
 
     async def _look_for_missed(self, client: Client) -> None:
         stored = (await client.list_conversations(sender=self._config.sender)).conversations
+        counts = {one.agent: one.message_count for one in stored}
         for one in stored:
-            conversation = self._conversation(one.agent)
-            conversation.name(one.title)
-            if one.message_count > conversation.journal.book.position:
-                await conversation.mirror.audit(client, MISSED_AFTER)
-
-    # ── The relay ───────────────────────────────────────────────────────────────────────────
-
-    async def _stay_connected(self) -> None:
-        backoff = Backoff()
-        credentials = self._credentials
-        while True:
-            try:
-                await self._register_machine()
-                async with RelaySocket(
-                    credentials.relay, credentials.token, self._hear_relay, self._serve
-                ) as socket:
-                    self._socket = socket
-                    listening = asyncio.ensure_future(socket.listen())
-                    try:
-                        await self._introduce_all(socket)
-                        backoff.reset()
-                        self.is_connected.set()
-                        await listening
-                    except asyncio.CancelledError:
-                        await self._say_goodbye(socket)
-                        raise
-                    finally:
-                        listening.cancel()
-                        await asyncio.wait([listening])
-            except RelayAwayError as error:
-                log.info("%s", error)
-            except RelayRefusedError as error:
-                sentence = "%s; if this machine was removed, run `crabtalk-web pair`"
-                log.error(sentence, error)  # noqa: TRY400
-            finally:
-                self.is_connected.clear()
-                self._socket = None
-            for each in self._conversations.values():
-                await each.connected(None)
-            await backoff.wait()
-
-    async def _introduce_all(self, socket: RelaySocket) -> None:
-        machine = self._credentials.machine_id
-        await socket.tell("rpc-register", {"method": f"{machine}:spawn-happy-session"})
-        await socket.tell("machine-alive", {"machineId": machine, "time": now_ms()})
-        for each in list(self._conversations.values()):
-            await each.connected(socket)
-
-    async def _introduce(self, conversation: Conversation, socket: RelaySocket) -> None:
-        with suppress(RelayAwayError):  # the next socket is introduced to all
-            await conversation.connected(socket)
-
-    async def _register_machine(self) -> None:
-        credentials = self._credentials
-        wrapped = to_base64(wrap_key(credentials.content_key, credentials.machine_key))
-        await self._relay.machine(
-            credentials.machine_id,
-            self._machine.seal(machine_metadata(self._store.directory)),
-            self._machine.seal(machine_state(now_ms())),
-            wrapped,
-        )
-
-    def _hear_relay(self, name: str, payload: Any) -> None:
-        body = payload.get("body") if name == "update" and isinstance(payload, dict) else None
-        if isinstance(body, dict):
-            conversation = self._of_session(body.get("sid") or body.get("id"))
-            if conversation is not None:
-                conversation.hear_update(body)
-
-    async def _serve(self, method: str, params: str) -> str | None:
-        record, _, name = method.rpartition(":")
-        if record == self._credentials.machine_id:
-            return self._spawn(params)
-        conversation = self._of_session(record)
-        return None if conversation is None else await conversation.calls.serve(name, params)
-
-    def _spawn(self, params: str) -> str:
-        """Conversations are not made here: a device that wants one is shown the one there is."""
-        given = self._machine.open(params)
-        if not isinstance(given, dict) or not self._replays.is_new(params):
-            return self._refusal("this call was made before, or cannot be opened")
-        found = self._conversations.get(str(given.get("agent")))
-        if found is None or not found.session:
-            names = ", ".join(sorted(self._conversations))
-            return self._refusal(f"there is no such agent; there are {names}")
-        return self._machine.seal({"type": "success", "sessionId": found.session})
-
-    def _refusal(self, sentence: str) -> str:
-        return self._machine.seal({"type": "error", "errorMessage": sentence})
-
-    async def _beat(self) -> None:
-        ticks = 0
-        while True:
-            await asyncio.sleep(BUSY_BEAT)
-            ticks += 1
-            socket = self._socket
-            if socket is None:
-                continue
-            is_beat = ticks % round(BEAT / BUSY_BEAT) == 0
-            try:
-                for each in list(self._conversations.values()):
-                    if is_beat or each.mirror.is_thinking:
-                        await each.alive(socket)
-                if ticks % round(MACHINE_BEAT / BUSY_BEAT) == 0:
-                    machine = self._credentials.machine_id
-                    await socket.tell("machine-alive", {"machineId": machine, "time": now_ms()})
-            except RelayAwayError:
-                continue
-
-    async def _say_goodbye(self, socket: RelaySocket) -> None:
-        """Devices see at once that nobody is there."""
-        with suppress(RelayAwayError, TimeoutError):
-            async with asyncio.timeout(FAREWELL):
-                for each in self._conversations.values():
-                    if each.session:
-                        await each.bye(socket)
+            self._conversation(one.agent).upkeep.name(one.title)
+        for agent, each in list(self._conversations.items()):
+            if counts.get(agent, 0) != each.journal.book.position:
+                await each.mirror.audit(client, MISSED_AFTER)

@@ -13,7 +13,7 @@ from typing import Any
 from crabtalk_web.stream import File, SessionBody, Text, UserBody, decode_body
 
 from .backoff import Backoff
-from .book import Inbound, Read
+from .entries import Inbound, Read
 from .errors import RelayAwayError, RelayRefusedError
 from .identity import Identity
 from .journal import Journal

@@ -15,7 +15,8 @@ import msgspec
 from crabtalk.transport import replace_file
 from crabtalk_web.stream import plain
 
-from .book import AnyRecord, Book
+from .book import Book
+from .entries import AnyRecord
 from .errors import GatewayError
 
 # A journal is shortened when it is larger than this, and four times what it has to say.
@@ -27,31 +28,36 @@ reader = msgspec.json.Decoder(AnyRecord)
 
 
 class Journal:
-    """One process has it open at a time, which is for others to see to."""
+    """One process has it open at a time, which is for others to see to. Between two writes the file
+    is closed: of a thousand agents, most say nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.book = Book()
         self._lines: list[bytes] = []
-        self._file: FileIO | None = None
+        self._is_open = False
         self._size = 0
         self._lock = asyncio.Lock()
 
     def open(self) -> None:
         """Raises GatewayError."""
         try:
-            self._file = open_private(self.path)
-            data = self._file.read()
+            with open_private(self.path) as file:
+                data = file.read()
+                self._size = self._replay(data)
+                if self._size < len(data):
+                    self._keep_aside(data[self._size :])
+                    file.truncate(self._size)
         except OSError as error:
             raise GatewayError(
                 f"cannot use {self.path}: {error.strerror}; see to its permissions"
             ) from None
-        self._size = self._replay(data)
-        if self._size < len(data):
-            if data.find(b"\n", self._size) >= 0:  # more than the last line, torn by a crash
-                log.error("%s is damaged; what cannot be read is kept aside", self.path)
-                replace_file(self.path.with_suffix(".damaged"), data[self._size :])
-            self._file.truncate(self._size)
+        self._is_open = True
+
+    def _keep_aside(self, data: bytes) -> None:
+        if b"\n" in data:  # more than the last line, torn by a crash
+            log.error("%s is damaged; what cannot be read is kept aside", self.path)
+            replace_file(self.path.with_suffix(".damaged"), data)
 
     @classmethod
     def peek(cls, path: Path) -> Book:
@@ -94,7 +100,7 @@ class Journal:
 
     async def _flush(self) -> None:
         async with self._lock:
-            if self._file is None or not self._lines:
+            if not self._is_open or not self._lines:
                 return
             lines, self._lines = self._lines, []
             data = b"".join(lines)
@@ -102,7 +108,7 @@ class Journal:
                 if self._is_long(self._size + len(data)):
                     await self._shorten()
                 else:
-                    await asyncio.to_thread(write, self._file, self._size, data)
+                    await asyncio.to_thread(write, self.path, self._size, data)
                     self._size += len(data)
             except OSError:
                 self._lines = lines + self._lines
@@ -114,16 +120,11 @@ class Journal:
     async def _shorten(self) -> None:
         data = encoded(self.book.whole())
         await asyncio.to_thread(replace_file, self.path, data)
-        if self._file is not None:
-            self._file.close()
-        self._file = open_private(self.path)
         self._size = len(data)
 
     def close(self) -> None:
         """What was not flushed is gone."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._is_open = False
 
 
 def open_private(path: Path) -> FileIO:
@@ -131,13 +132,14 @@ def open_private(path: Path) -> FileIO:
     return FileIO(os.open(path, flags, 0o600), "r+")
 
 
-def write(file: FileIO, place: int, data: bytes) -> None:
+def write(path: Path, place: int, data: bytes) -> None:
     """Over whatever an earlier try has left there."""
-    file.seek(place)
-    rest = memoryview(data)
-    while rest:
-        rest = rest[file.write(rest) :]
-    os.fsync(file.fileno())
+    with open_private(path) as file:
+        file.seek(place)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+        os.fsync(file.fileno())
 
 
 def encoded(record: AnyRecord) -> bytes:

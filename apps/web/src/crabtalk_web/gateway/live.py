@@ -2,49 +2,55 @@
 
 Envelopes carry text in whole pieces. A device that wants to see it grow asks what there is beyond
 what it has, and is answered as soon as there is more: over the relay as it is, sealed as all else,
-and kept nowhere.
+and kept nowhere. Each piece that grows here becomes one envelope, and a device is told which, so
+that it can put the one in place of the other.
 """
 
 import asyncio
+import time
+from collections.abc import Sequence
 from typing import Any
 
-from crabtalk_web.adapter import Heard
-from crabtalk_web.adapter.happenings import Began, Called, Ended, Piece, SegmentOver, StepOver
+from crabtalk_web.adapter import Spoken
+from crabtalk_web.stream import Envelope, Text
 
 # How long an answer may wait for something to say. A relay gives up a call after 30 seconds.
 PATIENCE = 20.0
-MOST = 65_536
+# Pieces of which it is remembered what became of them.
+REMEMBERED = 64
 
 
 class Live:
-    """The segment that is being written: its number, its kind and its text."""
+    """The piece that is being written, by its number. Numbers only ever grow, also from one
+    process to the next, so no device takes one piece for another."""
 
-    def __init__(self) -> None:
-        self._number = 0
-        self._text = ""
-        self._thinking = False
-        self._is_over = True
+    def __init__(self, agent: str) -> None:
+        self._agent = agent
+        self._number = time.time_ns() // 1_000_000
+        self._spoken: Spoken | None = None
+        self._became: dict[int, str] = {}  # the envelopes of those that are over
         self._news = asyncio.Event()
 
-    def hear(self, heard: Heard) -> None:
-        """Only of the conversation's own runs."""
-        match heard.what:
-            case Piece(text=text, thinking=thinking):
-                if self._is_over or thinking != self._thinking or len(self._text) > MOST:
-                    self._number += 1
-                    self._text, self._thinking, self._is_over = "", thinking, False
-                self._text += text
-            case SegmentOver() | Called() | StepOver() | Ended() | Began():
-                if self._is_over:
-                    return
-                self._is_over = True
-            case _:
-                return
+    def see(self, envelopes: Sequence[Envelope], spoken: Spoken | None) -> None:
+        """What was said just now, and what is being said."""
+        main = self._spoken or spoken
+        finished = [e.id for e in envelopes if main is not None and is_piece(e, main)]
+        was_dropped = (
+            self._spoken is not None and not finished and not is_same(self._spoken, spoken)
+        )
+        for became in [""] if was_dropped else finished:
+            self._became[self._number] = became
+            self._number += 1
+        while len(self._became) > REMEMBERED:
+            del self._became[next(iter(self._became))]
+        if spoken is None and self._spoken is None and not finished:
+            return
+        self._spoken = spoken
         self._news.set()
         self._news = asyncio.Event()
 
     async def watch(self, segment: int, offset: int) -> dict[str, Any]:
-        """What there is beyond `offset` of that segment, or of the one that is written now; after a
+        """What there is beyond `offset` of that piece, or of the one that is written now; after a
         while without any, nothing. Cancelled, nothing has changed."""
         try:
             async with asyncio.timeout(PATIENCE):
@@ -52,16 +58,43 @@ class Live:
                     await self._news.wait()
         except TimeoutError:
             pass
+        return self._told(segment, offset)
+
+    def _has_more(self, segment: int, offset: int) -> bool:
+        if segment in self._became:
+            return True
+        return len(self._text) > (offset if segment == self._number else 0)
+
+    @property
+    def _text(self) -> str:
+        return self._spoken.segment.text if self._spoken is not None else ""
+
+    def _told(self, segment: int, offset: int) -> dict[str, Any]:
         start = offset if segment == self._number else 0
+        text = self._text
+        spoken = self._spoken
         return {
             "segment": self._number,
             "offset": start,
-            "text": self._text[start:],
-            "thinking": self._thinking,
-            "over": self._is_over,
+            "text": text[start:],
+            "next": max(start, len(text)),
+            "thinking": spoken is not None and spoken.segment.thinking,
+            "over": spoken is None,
+            "turn": spoken.turn if spoken is not None else "",
+            "speaker": (spoken.guest if spoken is not None else "") or self._agent,
+            "subagent": spoken.subagent if spoken is not None else "",
+            "became": {
+                str(number): envelope
+                for number, envelope in self._became.items()
+                if number >= segment > 0
+            },
         }
 
-    def _has_more(self, segment: int, offset: int) -> bool:
-        if segment != self._number:
-            return not self._is_over
-        return len(self._text) > offset
+
+def is_piece(envelope: Envelope, spoken: Spoken) -> bool:
+    is_text = isinstance(envelope.ev, Text) and envelope.role == "agent"
+    return is_text and (envelope.turn, envelope.subagent) == (spoken.turn, spoken.subagent)
+
+
+def is_same(one: Spoken, other: Spoken | None) -> bool:
+    return other is not None and one.segment is other.segment

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from crabtalk_web.stream import Envelope, encode_body
 
 from .backoff import Backoff
-from .book import Sent, weight
+from .book import weight
+from .entries import Sent
 from .errors import RelayAwayError, RelayRefusedError
 from .identity import Identity
 from .journal import Journal
@@ -99,7 +100,7 @@ class Outbox:
         seal = self._identity.sealer.seal_bytes
         return [
             {
-                "content": seal(encode_body(each, any_name=self._is_compat)[:-1] + FROM),
+                "content": seal(encode_body(each, is_compat=self._is_compat)[:-1] + FROM),
                 "localId": each.id,
             }
             for each in batch

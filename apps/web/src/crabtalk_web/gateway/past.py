@@ -47,6 +47,16 @@ class Past:
             raise
         return max(0, page.total - count)
 
+    async def first(self, client: Client) -> int:
+        """When it began, in milliseconds; 0 for one that has not."""
+        try:
+            page = await client.list_messages(self._agent, sender=self._sender, offset=0, limit=1)
+        except ServerError as error:
+            if error.code == 404:
+                return 0
+            raise
+        return at(page.messages[0]) if page.messages else 0
+
     async def archives(self, client: Client) -> list[tuple[int, str]]:
         """When the history was folded away, and what the archive is called. The oldest first."""
         try:

@@ -18,8 +18,10 @@ PATH = "/v1/updates/?EIO=4&transport=websocket"
 CONNECT_WITHIN = 20.0
 ANSWER_WITHIN = 10.0
 FRAME = 16 * 1024 * 1024
-# Calls that are being answered at once; more are refused.
-CALLS = 64
+# Calls that are being answered at once; more are refused. Who watches a conversation has one there.
+CALLS = 256
+# Questions to the relay at once; the time of an answer runs from when it was asked.
+QUESTIONS = 32
 
 Hear = Callable[[str, Any], None]
 Serve = Callable[[str, str], Awaitable[str | None]]
@@ -36,6 +38,7 @@ class RelaySocket:
         self._serve = serve
         self._number = 0
         self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._turn = asyncio.Semaphore(QUESTIONS)
         self._calls: set[asyncio.Task[None]] = set()
         self._patience = 60.0
 
@@ -57,7 +60,8 @@ class RelaySocket:
         for call in self._calls:
             call.cancel()
         for waiting in self._asked.values():
-            waiting.cancel()
+            if not waiting.done():
+                waiting.set_exception(RelayAwayError("the socket was closed before the answer"))
         try:
             with suppress(Exception):
                 async with asyncio.timeout(1):
@@ -128,19 +132,20 @@ class RelaySocket:
         """Raises RelayAwayError. Nothing says that it was heard."""
         await self._write("42" + json.dumps([name, payload]))
 
-    async def ask(self, name: str, payload: Any) -> Any:
+    async def ask(self, name: str, payload: Any, within: float = ANSWER_WITHIN) -> Any:
         """What the relay answers. Raises RelayAwayError, also when it does not answer in time."""
-        self._number += 1
-        number = self._number
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
-        try:
-            await self._write(f"42{number}" + json.dumps([name, payload]))
-            async with asyncio.timeout(ANSWER_WITHIN):
-                return await answer
-        except TimeoutError:
-            raise RelayAwayError(f"the relay did not answer {name}") from None
-        finally:
-            del self._asked[number]
+        async with self._turn:
+            self._number += 1
+            number = self._number
+            answer = self._asked[number] = asyncio.get_running_loop().create_future()
+            try:
+                await self._write(f"42{number}" + json.dumps([name, payload]))
+                async with asyncio.timeout(within):
+                    return await answer
+            except TimeoutError:
+                raise RelayAwayError(f"the relay did not answer {name}") from None
+            finally:
+                del self._asked[number]
 
     async def _write(self, text: str) -> None:
         try:

@@ -1,7 +1,7 @@
 """Store: the folder `web` in the home, and nobody's but its owner's.
 
-What the gateway must not lose is in `journal/`, who it is in `credentials.json`, and a relay that
-runs beside it keeps its own things in `relay/`.
+What the gateway must not lose is in `journal/`, which calls it has carried out in `receipts`, who
+it is in `credentials.json`, and a relay that runs beside it keeps its own things in `relay/`.
 """
 
 from dataclasses import dataclass
@@ -27,6 +27,10 @@ class Store:
     @property
     def journal(self) -> Path:
         return self.directory / "journal"
+
+    @property
+    def receipts(self) -> Path:
+        return self.directory / "receipts"
 
     @property
     def relay(self) -> Path:

@@ -30,6 +30,7 @@ class AuthRoutes:
             OpenRoute("GET", "/v1/auth/request/status", self.status),
             Route("POST", "/v1/auth/response", self.answer_terminal),
             OpenRoute("POST", "/v1/auth/account/request", self.ask_account),
+            OpenRoute("GET", "/v1/auth/account/request/status", self.account_status),
             Route("POST", "/v1/auth/account/response", self.answer_account),
             Route("GET", "/v1/devices", self.devices),
             Route("DELETE", "/v1/devices/{id}", self.revoke),
@@ -72,6 +73,12 @@ class AuthRoutes:
         return await self._answer(request, caller, "account")
 
     async def status(self, request: web.Request) -> web.Response:
+        return await self._status(request, "terminal")
+
+    async def account_status(self, request: web.Request) -> web.Response:
+        return await self._status(request, "account")
+
+    async def _status(self, request: web.Request, kind: str) -> web.Response:
         self._knock(request)
         # In a query string a plus may have become a space.
         text = request.query.get("publicKey", "").replace(" ", "+")
@@ -80,7 +87,7 @@ class AuthRoutes:
         except msgspec.ValidationError:
             key = b""
         status, supports_v2 = await self._core.database.read(
-            pairings.status, "terminal", checked(key), self._core.limits.pairing
+            pairings.status, kind, checked(key), self._core.limits.pairing
         )
         return answer({"status": status, "supportsV2": supports_v2})
 

@@ -32,6 +32,8 @@ class Limits:
     outbox: int = 16 * 1024 * 1024
     # Calls and other events of one socket that are being worked on.
     socket_events: int = 64
+    # Calls that one socket may offer to answer: a gateway has a handful for each of its agents.
+    methods: int = 16_384
     ping_interval: float = 15.0
     ping_timeout: float = 45.0
     connect_timeout: float = 20.0

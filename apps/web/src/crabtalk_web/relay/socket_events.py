@@ -19,8 +19,6 @@ T = TypeVar("T")
 Answer: TypeAlias = dict[str, Any]
 Handler: TypeAlias = Callable[[Socket, Any], Awaitable[Answer | None]]
 
-METHODS = 256
-
 log = logging.getLogger(__name__)
 
 
@@ -183,8 +181,9 @@ class SocketEvents:
 
     async def rpc_register(self, socket: Socket, payload: Any) -> None:
         method = shaped(payload, shapes.Method).method
-        if len(socket.methods) >= METHODS:
-            error = f"a socket registers at most {METHODS} methods"
+        most = self._core.limits.methods
+        if len(socket.methods) >= most and method not in socket.methods:
+            error = f"a socket registers at most {most} methods"
             socket.tell("rpc-error", {"type": "register", "error": error})
             return
         self._core.hub.register(socket, method)

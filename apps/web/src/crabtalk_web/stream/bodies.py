@@ -58,9 +58,9 @@ class SessionBody(Body, frozen=True, tag="session", kw_only=True):
 AnyBody = UserBody | AgentBody | SessionBody
 
 
-def encode_body(envelope: Envelope, *, any_name: bool = False) -> bytes:
+def encode_body(envelope: Envelope, *, is_compat: bool = False) -> bytes:
     """The envelope in its body, in the form that everybody reads. Raises EnvelopeError."""
-    return b'{"role":"session","content":' + encode(envelope, any_name=any_name) + b"}"
+    return b'{"role":"session","content":' + encode(envelope, is_compat=is_compat) + b"}"
 
 
 def decode_body(data: bytes | str) -> AnyBody | None:

@@ -41,8 +41,11 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ev: AnyEvent
 
     @property
+    def is_bare_usage(self) -> bool:
+        """Tokens and nothing else, of no turn: how some producers tell them."""
+        return not self.turn and self.usage is not UNSET and self.ev == Service(text="")
+
+    @property
     def is_ignored(self) -> bool:
         """An agent's words outside of any turn: readers pass over them, but for bare usage."""
-        if self.role == "user" or self.turn:
-            return False
-        return self.usage is UNSET or self.ev != Service(text="")
+        return self.role == "agent" and not self.turn and not self.is_bare_usage

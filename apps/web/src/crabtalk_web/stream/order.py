@@ -29,7 +29,7 @@ class Order:
         """Raises OrderError, and has then not followed."""
         need(envelope.time > self.time, "its time is not later than the last")
         need(envelope.id not in self._ids, "its id was there before")
-        if envelope.role == "agent":
+        if envelope.role == "agent" and not envelope.is_bare_usage:
             self._follow_agent(envelope)
         self._ids.add(envelope.id)
         self.time = envelope.time

@@ -22,10 +22,10 @@ NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 USERS = (Text, File)
 
 
-def encode(envelope: Envelope, *, any_name: bool = False) -> bytes:
-    """JSON. `any_name` lets tools keep names that are not words joined by hyphens, for readers that
-    draw certain tools by their names. Raises EnvelopeError."""
-    check(envelope, any_name=any_name)
+def encode(envelope: Envelope, *, is_compat: bool = False) -> bytes:
+    """JSON. `is_compat` is for readers that draw certain tools by names which are no hyphenated words,
+    and that look for tokens outside of turns. Raises EnvelopeError."""
+    check(envelope, is_compat=is_compat)
     try:
         data = msgspec.json.encode(envelope)
     except UnicodeEncodeError:
@@ -35,23 +35,23 @@ def encode(envelope: Envelope, *, any_name: bool = False) -> bytes:
     return data
 
 
-def check(envelope: Envelope, *, any_name: bool = False) -> None:
+def check(envelope: Envelope, *, is_compat: bool = False) -> None:
     """Raises EnvelopeError."""
     try:
         msgspec.convert(msgspec.to_builtins(envelope), Envelope)
     except (msgspec.ValidationError, TypeError, RecursionError) as error:
         raise EnvelopeError(f"this is no envelope: {error}") from None
-    check_place(envelope)
+    check_place(envelope, is_compat=is_compat)
     match envelope.ev:
         case ToolCallStart():
-            check_tool(envelope.ev, any_name=any_name)
+            check_tool(envelope.ev, is_compat=is_compat)
         case ToolCallEnd(duration_ms=took):
             require(took >= 0, "durationMs", "is negative")
         case File():
             check_file(envelope.ev)
 
 
-def check_place(envelope: Envelope) -> None:
+def check_place(envelope: Envelope, *, is_compat: bool) -> None:
     tag = EVENTS_BY_TYPE[type(envelope.ev)]
     require(is_own(envelope.id), "id", "is no id of 24 characters")
     require(is_whole(envelope.time), "time", "is no whole number of milliseconds")
@@ -62,7 +62,7 @@ def check_place(envelope: Envelope) -> None:
     if envelope.role == "user":
         require(isinstance(envelope.ev, USERS), "role", f"is user, and {tag} is an agent's")
         require(not envelope.subagent, "subagent", "is of a user")
-    else:
+    elif not (is_compat and envelope.is_bare_usage):
         require(bool(envelope.turn), "turn", "is missing")
     if isinstance(envelope.ev, Start | Stop):
         require(bool(envelope.subagent), "subagent", f"is missing; {tag} says nothing without it")
@@ -70,9 +70,9 @@ def check_place(envelope: Envelope) -> None:
         require(envelope.role == "agent", "usage", "is of a user")
 
 
-def check_tool(event: ToolCallStart, *, any_name: bool) -> None:
+def check_tool(event: ToolCallStart, *, is_compat: bool) -> None:
     require(bool(event.call), "ev.call", "is empty")
-    is_fine = bool(event.name) if any_name else NAME.fullmatch(event.name) is not None
+    is_fine = bool(event.name) if is_compat else NAME.fullmatch(event.name) is not None
     require(is_fine, "ev.name", "is not in lower case with hyphens")
     for key in ("title", "description"):
         words = getattr(event, key)

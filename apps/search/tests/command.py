@@ -1,0 +1,14 @@
+"""crabtalk-search as a process: one that has loaded already what it consists of."""
+
+import sys
+from pathlib import Path
+
+from apps.tui.tests.warm import Program
+
+PROGRAM = Path(sys.executable).with_name("crabtalk-search")
+WARM = Program(
+    *(PROGRAM, "crabtalk_search.cli:main"),
+    *("crabtalk_search.component", "crabtalk_search.tools", "crabtalk.component.mcp_http"),
+    *("mcp.server", "uvicorn.lifespan.on", "uvicorn.protocols.http.auto"),
+    *("uvicorn.protocols.websockets.auto", "aiohttp"),
+)

@@ -1,0 +1,48 @@
+"""Writes the links to all modules and sheets into the page; with --check, only says if it is stale.
+
+A browser that knows all modules from the start fetches them at once, and not as it reads one after
+another; the service worker keeps what is linked here.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parent / "src" / "crabtalk_web" / "page"
+# In the order in which they overrule each other; what is new goes last.
+SHEETS = ("tokens", "base", "shell", "list", "conversation", "composer", "forms", "rows", "code")
+# Started by name, and not imported by the page.
+APART = {"app.js", "theme.js", "worker.js", "crypto/blob_worker.js"}
+BLOCK = re.compile(r"(?<=<!-- files -->\n).*?(?=^ *<!-- /files -->)", re.DOTALL | re.MULTILINE)
+
+
+def links() -> str:
+    modules = sorted(path.relative_to(PAGE).as_posix() for path in PAGE.rglob("*.js"))
+    names = [path.stem for path in sorted((PAGE / "style").glob("*.css"))]
+    sheets = sorted(names, key=lambda name: SHEETS.index(name) if name in SHEETS else len(SHEETS))
+    return "".join(
+        [f'    <link rel="stylesheet" href="/style/{name}.css">\n' for name in sheets]
+        + [
+            f'    <link rel="modulepreload" href="/{module}">\n'
+            for module in modules
+            if module not in APART
+        ]
+    )
+
+
+def fresh() -> str:
+    return BLOCK.sub(lambda _: links(), (PAGE / "index.html").read_text("utf-8"))
+
+
+def main() -> int:
+    index = PAGE / "index.html"
+    if index.read_text("utf-8") == fresh():
+        return 0
+    if "--check" in sys.argv:
+        sys.exit("index.html is stale: run python -m apps.web.page_files")
+    index.write_text(fresh(), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Entries: the lines of a journal, each of them something that happened to a conversation."""
+
+from typing import Literal
+
+import msgspec
+
+from crabtalk_web.stream import Envelope
+
+
+class Inbound(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a person said on a device, and the files that came with it."""
+
+    seq: int
+    text: str
+    files: tuple[Envelope, ...] = ()
+    guest: str = ""
+
+
+class Outgoing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file that an agent sends: called for, due once the call has returned, then over."""
+
+    run: str
+    call: str
+    path: str
+    stage: Literal["called", "due", "over"] = "called"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.run, self.call
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
+    """One line of the journal: one of those below."""
+
+
+class Opened(Record, frozen=True):
+    """Whose session it is, and its id at the relay. Another id is another session: it begins empty,
+    but for what was told and read of it before there was this journal."""
+
+    session: str
+    agent: str
+    sender: str
+    generation: int = 0
+    cursor: int = 0
+    through: int = 0
+
+
+class Said(Record, frozen=True):
+    """Envelopes, and all that is true once they are said."""
+
+    envelopes: tuple[Envelope, ...] = ()
+    run: str = ""  # the one that goes on
+    position: int = 0  # messages of the conversation with smaller numbers are told
+    through: int = 0  # and so are those that are not later than this, in milliseconds
+    seen: str = ""  # a person's text that the daemon has taken up
+    files: tuple[Outgoing, ...] = ()  # as they are now
+    born: int = 0  # when the conversation's first message was said, in milliseconds
+
+
+class Renewed(Record, frozen=True):
+    """Another session is to come, with a key of its own. What was told stays told, unless the
+    conversation was cleared: then there is another one, of which nothing is."""
+
+    agent: str
+    sender: str
+    generation: int
+    is_cleared: bool = False
+
+
+class Sent(Record, frozen=True):
+    """So many of the envelopes that waited are at the relay."""
+
+    count: int
+
+
+class Read(Record, frozen=True):
+    """Messages of the relay up to `cursor` were looked at."""
+
+    cursor: int
+    files: tuple[Envelope, ...] = ()  # that wait for the text they belong to
+    inbound: Inbound | None = None
+
+
+class Trying(Record, frozen=True):
+    """What waits longest is about to be handed to the daemon, in these words."""
+
+    text: str
+    ask: str = ""  # the question it answers
+
+
+class Handed(Record, frozen=True):
+    """What waited longest is with the daemon, or was refused; what is kept is tried again."""
+
+    is_refused: bool = False
+    is_kept: bool = False
+
+
+class Whole(Record, frozen=True, kw_only=True):
+    """All of a book: where a journal that was shortened begins."""
+
+    session: str
+    agent: str
+    sender: str
+    generation: int
+    position: int
+    through: int
+    run: str
+    recent: tuple[Envelope, ...]
+    of_run: tuple[Envelope, ...]
+    unsent: tuple[Envelope, ...]
+    cursor: int
+    files: tuple[Envelope, ...]
+    waiting: tuple[Inbound, ...]
+    trying: Trying | None
+    unseen: tuple[str, ...]
+    sending: tuple[Outgoing, ...] = ()
+    born: int = 0
+
+
+AnyRecord = Opened | Renewed | Said | Sent | Read | Trying | Handed | Whole

@@ -1,0 +1,126 @@
+"""Upkeep: what a session says of itself, kept as it is: its metadata, its state, its presence."""
+
+import asyncio
+from typing import Any
+
+from crabtalk.client import Client
+
+from .config import GatewayConfig
+from .credentials import Credentials
+from .errors import AWAY, RelayAwayError
+from .identity import Identity
+from .metadata import Surroundings, merged, session_metadata
+from .mirror import Mirror
+from .questions import Questions
+from .records import Records
+from .relay_socket import RelaySocket
+from .teller import now_ms
+
+ARCHIVED = "archived"
+
+
+class Upkeep:
+    """`methods` are the calls that devices may make."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        mirror: Mirror,
+        questions: Questions,
+        credentials: Credentials,
+        config: GatewayConfig,
+        methods: list[str],
+    ) -> None:
+        self.records = Records(identity)
+        self.surroundings = Surroundings()
+        self.is_open = asyncio.Event()  # the session exists at the relay
+        self.is_archived = False
+        self._identity = identity
+        self._mirror = mirror
+        self._questions = questions
+        self._credentials = credentials
+        self._config = config
+        self._methods = methods
+        self._client: Client | None = None
+        self._socket: RelaySocket | None = None
+        self._title = ""
+        self._news = asyncio.Event()
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def follow(self, client: Client | None) -> None:
+        self._client = client
+        self.wake()
+
+    def connected(self, socket: RelaySocket | None) -> None:
+        self._socket = socket
+        self.records.follow(socket)
+        self.wake()
+
+    def name(self, title: str) -> None:
+        if title and title != self._title:
+            self._title = title
+            self.wake()
+
+    async def work(self) -> None:
+        """Until cancelled; whatever may have changed is then told by the next process."""
+        was_thinking = False
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            socket = self._socket
+            if socket is None or not self.is_open.is_set():
+                continue
+            try:
+                if self._mirror.is_thinking != was_thinking:
+                    was_thinking = self._mirror.is_thinking
+                    await self.alive(socket)
+                if not self._mirror.is_behind:  # else it is not yet known what is being asked
+                    await self.records.change("agentState", self._questions.state)
+                if not was_thinking:
+                    await self._learn_title()
+                    await self.tell()
+            except RelayAwayError:
+                pass  # the next connection brings the next try
+
+    async def tell(self, **rest: Any) -> bool:
+        """Says what it is, and `rest`. False when nobody could be told."""
+        return await self.records.change(
+            "metadata", lambda there: {**merged(there, self.metadata()), **rest}
+        )
+
+    def metadata(self) -> dict[str, Any]:
+        told = session_metadata(
+            self._identity.agent,
+            self._title,
+            self._credentials,
+            self._config.directory,
+            self.surroundings,
+            self._methods,
+        )
+        return {**told, "lifecycleState": ARCHIVED if self.is_archived else "running"}
+
+    async def alive(self, socket: RelaySocket) -> None:
+        session = self._mirror.book.session
+        if self.is_archived or not session:
+            return
+        told = {
+            "sid": session,
+            "time": now_ms(),
+            "thinking": self._mirror.is_thinking,
+            "mode": "remote",
+        }
+        await socket.tell("session-alive", told)
+
+    async def _learn_title(self) -> None:
+        client, identity = self._client, self._identity
+        if client is None:
+            return
+        try:
+            found = await client.list_active_conversations(identity.agent, identity.sender)
+        except AWAY:
+            return
+        for one in found.conversations:
+            if (one.agent, one.sender) == (identity.agent, identity.sender):
+                self.name(one.title)

@@ -1,0 +1,16 @@
+// The page starts here: opens the device that this browser is, and shows the view of the address.
+
+import { Device } from "./device/device.js";
+import { App } from "./view/app.js";
+import { placeNotices } from "./view/notices.js";
+import { Router, takeFragment } from "./view/router.js";
+import { followTheme } from "./view/theme.js";
+
+// Before anything can fail: a key must not stay in the address.
+const fragment = takeFragment();
+
+followTheme();
+placeNotices(document.body);
+const device = await Device.open();
+new App(device, new Router(), fragment).start(document.getElementById("app"));
+document.documentElement.dataset.ready = "true";

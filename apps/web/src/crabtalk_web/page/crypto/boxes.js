@@ -1,0 +1,39 @@
+// Boxes: sealed for one reader, by anybody who knows that reader's public key. A bundle is the public
+// half of a key made for this box alone, a nonce, and NaCl's box.
+
+import { joined, random } from "./bytes.js";
+import { exchangeKeys, KEY_SIZE, sharedSecret } from "./keys.js";
+import { hsalsa, openSecretbox, sealSecretbox } from "./secretbox.js";
+
+const NONCE = 24;
+const OVERHEAD = KEY_SIZE + NONCE + 16;
+
+/** @returns {Promise<Uint8Array|null>} null for a public key that nobody can have. */
+export async function sealBox(theirs, plain) {
+  const once = await exchangeKeys(random(KEY_SIZE));
+  const key = await boxKey(once.secret, theirs);
+  if (key === null) return null;
+  const nonce = random(NONCE);
+  return joined(once.public, nonce, sealSecretbox(key, nonce, plain));
+}
+
+/** @returns {Promise<Uint8Array|null>} null for what is not for us, or damaged. */
+export async function openBox(secret, bundle) {
+  if (bundle.length < OVERHEAD) return null;
+  const key = await boxKey(secret, bundle.subarray(0, KEY_SIZE));
+  if (key === null) return null;
+  const end = KEY_SIZE + NONCE;
+  return openSecretbox(key, bundle.subarray(KEY_SIZE, end), bundle.subarray(end));
+}
+
+/** The key of a session or machine, which is wrapped for its owner's devices. */
+export async function unwrapKey(secret, wrapped) {
+  if (wrapped === null || wrapped[0] !== 0) return null;
+  const key = await openBox(secret, wrapped.subarray(1));
+  return key !== null && key.length === KEY_SIZE ? key : null;
+}
+
+async function boxKey(secret, theirs) {
+  const shared = await sharedSecret(secret, theirs);
+  return shared === null ? null : hsalsa(shared, new Uint8Array(16));
+}

@@ -1,0 +1,339 @@
+// A device of an account: what the page is, to everybody else. It keeps keys and sessions in the
+// browser, talks to the relay it came from, and shows nothing.
+
+import { toWords, fromWords } from "../crypto/backup.js";
+import { random, toBase64 } from "../crypto/bytes.js";
+import { importKey, open } from "../crypto/sealing.js";
+import { Http } from "../relay/http.js";
+import { Socket } from "../relay/socket.js";
+import { Account } from "./account.js";
+import { Files } from "./files.js";
+import { Filler, whenIdle } from "./filler.js";
+import { invite, join, seedOf } from "./invitation.js";
+import { Observable } from "./observable.js";
+import { Outbox } from "./outbox.js";
+import { Search } from "./search.js";
+import { Session } from "./session.js";
+import { Store } from "./store.js";
+import { whenWiped, wipe } from "./wiping.js";
+
+const SECRET = 32;
+const PAGE = 200;
+
+/** Dispatches `change` when its stage, its connection or its list of sessions is another. */
+export class Device extends Observable {
+  stage = "new"; // "ready" | "unsupported" | "failed"
+  problem = "";
+  isRevoked = false;
+  connection = { state: "offline", since: Date.now(), problem: "", retryAt: 0 };
+  store = null;
+  account = null;
+  http = new Http("", clientName());
+  socket = new Socket();
+  files = null;
+  outbox = null;
+
+  #sessions = new Map();
+  #search = new Search();
+  #filler = new Filler(() => this.sessions, () => this.connection.state === "online");
+  #syncing = null;
+
+  /** As this browser knows it. Never fails for one that is new here. */
+  static async open() {
+    const device = new Device();
+    if (!globalThis.crypto?.subtle) {
+      device.stage = "unsupported";
+      device.problem = "A browser keeps keys only for pages that came by https.";
+      return device;
+    }
+    try {
+      await device.#prepare();
+      const account = await Account.kept(device.store);
+      if (account) await device.#start(account);
+    } catch (error) {
+      device.stage = "failed";
+      device.problem = error.message;
+    }
+    return device;
+  }
+
+  // ── Getting in ──────────────────────────────────────────────────────────────────────────────
+
+  /** Makes an account. Raises Error with a sentence. */
+  async create() {
+    await this.#enter(random(SECRET));
+  }
+
+  /** Takes up an account by its backup words. Raises Error with a sentence. */
+  async restore(words) {
+    const secret = fromWords(words);
+    if (!secret) throw new Error("These are not all the words. There are 52 letters and digits.");
+    await this.#enter(secret);
+  }
+
+  /** Takes up the account of whoever made the link. `seed` is what was in it, or all of it. */
+  async join(seed, onStep, options) {
+    const bytes = typeof seed === "string" ? seedOf(seed) : seed;
+    await this.#prepare();
+    const { secret, token } = await join(this.http, bytes, onStep, options);
+    await this.#keep(await Account.of(this.store, secret), token);
+  }
+
+  /** After this device was taken out of the account, and its person wants it back in. */
+  async logInAgain() {
+    await this.#keep(this.account, await this.#logIn(this.account));
+  }
+
+  async #enter(secret) {
+    await this.#prepare();
+    const account = await Account.of(this.store, secret);
+    await this.#keep(account, await this.#logIn(account));
+  }
+
+  async #logIn(account) {
+    const stranger = new Http("", this.http.client);
+    const { nonce } = await stranger.post("/v1/auth/nonce", {});
+    const { token } = await stranger.post("/v1/auth", await account.login(nonce));
+    return token;
+  }
+
+  async #keep(account, token) {
+    await account.keep(token);
+    navigator.storage?.persist?.().catch(() => {}); // what waits to be sent should stay
+    await this.#start(account);
+  }
+
+  // ── Others ──────────────────────────────────────────────────────────────────────────────────
+
+  invite() {
+    return invite(this.http, this.account);
+  }
+
+  /** Lets a machine in that shows this key. Raises Error with a sentence. */
+  async letMachineIn(key, { signal } = {}) {
+    const publicKey = toBase64(key);
+    const query = `publicKey=${encodeURIComponent(publicKey)}`;
+    const { status } = await this.http.get(`/v1/auth/request/status?${query}`, { signal });
+    if (status === "not_found") {
+      throw new Error("This link is too old. Run crabtalk-web again and open the new one.");
+    }
+    if (status !== "pending") throw new Error("This machine was let in before.");
+    const response = await this.account.approval(key);
+    await this.http.post("/v1/auth/response", { publicKey, response }, { signal });
+  }
+
+  async backupWords() {
+    return toWords(await this.account.masterSecret());
+  }
+
+  async machines() {
+    const rows = await this.http.get("/v1/machines");
+    return Promise.all(rows.map(async ({ id, metadata, dataEncryptionKey, active, activeAt }) => {
+      const bytes = await this.account.recordKey(dataEncryptionKey);
+      const told = (bytes && (await open(await importKey(bytes), metadata))) || {};
+      return { id, name: told.displayName ?? told.host ?? id, host: told.host ?? "", active, activeAt };
+    }));
+  }
+
+  async devices() {
+    const { devices } = await this.http.get("/v1/devices");
+    return devices.map(({ id, kind, client, createdAt, seenAt, current }) =>
+      ({ id, kind, client, createdAt, lastSeenAt: seenAt, isThis: current }));
+  }
+
+  async revoke(id) {
+    await this.http.delete(`/v1/devices/${encodeURIComponent(id)}`);
+  }
+
+  /** The browser knows nothing of us afterwards; the relay, if it can be reached, does not either. */
+  async logOut() {
+    this.socket.close();
+    if (this.account && !this.isRevoked) {
+      const own = (await this.devices().catch(() => [])).find(({ isThis }) => isThis);
+      if (own) await this.revoke(own.id).catch(() => {});
+    }
+    this.http.token = "";
+    await wipe(this.store);
+    this.store = null;
+    this.account = null;
+    this.isRevoked = false;
+    this.#sessions.clear();
+    this.stage = "new";
+    this.changed();
+  }
+
+  // ── Sessions ────────────────────────────────────────────────────────────────────────────────
+
+  /** Those with the latest activity first. */
+  get sessions() {
+    return [...this.#sessions.values()].sort((a, b) => b.updatedAt - a.updatedAt);
+  }
+
+  session(id) {
+    return this.#sessions.get(id) ?? null;
+  }
+
+  /** Hits over everything on this device, as an async iterator. */
+  search(query, options) {
+    return this.#search.find(this.sessions, query, options);
+  }
+
+  // ── Beginning ───────────────────────────────────────────────────────────────────────────────
+
+  /** What is kept here; after a log out there is nothing, until somebody comes in again. */
+  async #prepare() {
+    if (this.store) return;
+    this.store = await Store.open();
+    this.files = new Files(this.store, this.http);
+    this.outbox = new Outbox(this.store, this.http, this.files, (id) => this.session(id));
+  }
+
+  async #start(account) {
+    this.account = account;
+    this.http.token = account.token;
+    this.http.onRevoked = () => this.#revoked();
+    this.isRevoked = false;
+    await Promise.all([this.#recall(), this.outbox.open()]);
+    this.stage = "ready";
+    if (!this.#isWired) this.#wire();
+    this.socket.open(account.token);
+    this.changed();
+  }
+
+  /** Sessions as they were on disk, before anybody was asked. */
+  async #recall() {
+    const tables = ["sessions", "marks", "drafts"].map((name) => this.store.all(name));
+    const [rows, marks, drafts] = await Promise.all(tables);
+    const [marked, begun] = [byId(marks), byId(drafts)];
+    await Promise.all(rows.map(async (row) => {
+      const session = new Session(this, row);
+      await session.take(row);
+      await session.recall(marked.get(row.id), begun.get(row.id));
+      this.#sessions.set(row.id, session);
+    }));
+  }
+
+  #isWired = false;
+
+  #wire() {
+    this.#isWired = true;
+    this.socket.addEventListener("state", () => this.#connected());
+    this.socket.addEventListener("refused", () => this.#revoked());
+    this.socket.addEventListener("update", ({ detail }) => this.#update(detail?.body ?? {}));
+    this.socket.addEventListener("ephemeral", ({ detail }) => this.#ephemeral(detail ?? {}));
+    addEventListener("online", () => this.socket.hurry());
+    addEventListener("offline", () => this.socket.check());
+    document.addEventListener("visibilitychange", () => !document.hidden && this.socket.check());
+    whenWiped(() => location.reload());
+  }
+
+  #connected() {
+    const { state, problem, retryAt } = this.socket;
+    const since = state === this.connection.state ? this.connection.since : Date.now();
+    this.connection = { state, since, problem, retryAt };
+    this.changed();
+    if (state !== "online") return;
+    for (const session of this.#sessions.values()) session.resume();
+    this.#sync();
+  }
+
+  #revoked() {
+    this.isRevoked = true;
+    this.socket.close();
+    const problem = "This device was taken out of the account. Log in again, or log out.";
+    this.connection = { state: "offline", since: Date.now(), problem, retryAt: 0 };
+    this.changed();
+  }
+
+  // ── What the relay tells ────────────────────────────────────────────────────────────────────
+
+  /** All that may have happened while nobody told us. */
+  async #sync() {
+    this.outbox.send();
+    this.#syncing ??= this.#list().finally(() => (this.#syncing = null));
+    const isDone = await this.#syncing.then(() => true, () => false);
+    if (!isDone) return;
+    // Those that somebody looks at first.
+    const behind = this.sessions.filter((one) => one.isOpen || one.isBehind);
+    for (const session of behind.sort((a, b) => b.isOpen - a.isOpen)) {
+      await session.catchUp(session.row.seq);
+    }
+    this.outbox.send();
+    await this.#filler.start();
+    await this.#search.prepare(this.sessions, whenIdle);
+  }
+
+  async #list() {
+    const found = new Set();
+    for (let cursor = ""; cursor !== null; ) {
+      const after = cursor && `&cursor=${encodeURIComponent(cursor)}`;
+      const page = await this.http.get(`/v2/sessions?limit=${PAGE}${after}`);
+      await Promise.all(page.sessions.map((row) => this.#take(row)));
+      for (const { id } of page.sessions) found.add(id);
+      cursor = page.hasNext ? page.nextCursor : null;
+    }
+    for (const id of this.#sessions.keys()) {
+      if (!found.has(id)) await this.#forget(id);
+    }
+    this.changed();
+  }
+
+  async #take(row) {
+    let session = this.#sessions.get(row.id);
+    const isNew = !session;
+    session ??= new Session(this, { ...row, key: null });
+    // Once for each session: it is kept as the browser's own from then on.
+    const bytes = session.key ? null : await this.account.recordKey(row.dataEncryptionKey);
+    await session.take(bytes ? { ...row, key: await importKey(bytes) } : row);
+    if (isNew) this.#sessions.set(row.id, session);
+    await this.store.put("sessions", session.row);
+    return session;
+  }
+
+  async #forget(id) {
+    this.#sessions.delete(id);
+    await this.outbox.forget(id);
+    const all = IDBKeyRange.bound([id, 0], [id, Infinity]);
+    const own = ["sessions", "marks", "spans", "drafts"];
+    await this.store.change([...own, "messages"], async (tables) => {
+      for (const name of own) tables[name].delete(id);
+      tables.messages.delete(all);
+    });
+    this.changed();
+  }
+
+  async #update(body) {
+    const session = this.#sessions.get(body.sid ?? body.id);
+    if (body.t === "new-message" && session) {
+      session.hear(body.message);
+    } else if (body.t === "new-session") {
+      await this.#take(body);
+      this.changed();
+      this.#filler.start();
+    } else if (body.t === "update-session" && session) {
+      await this.#take({ id: body.id, ...told("metadata", body), ...told("agentState", body) });
+      this.changed();
+    } else if (body.t === "delete-session") {
+      await this.#forget(body.sid);
+    }
+  }
+
+  #ephemeral(told) {
+    if (told.type === "activity") this.#sessions.get(told.id)?.active(told);
+    if (told.type === "activity" || told.type === "machine-activity") this.changed();
+  }
+}
+
+const told = (part, { [part]: news }) =>
+  news ? { [part]: news.value, [`${part}Version`]: news.version } : {};
+const byId = (rows) => new Map(rows.map((row) => [row.id, row]));
+
+/** How this device is called in lists of devices. */
+function clientName() {
+  const agent = globalThis.navigator?.userAgent ?? "";
+  const browsers = [["Edg/", "Edge"], ["Firefox/", "Firefox"], ["Chrome/", "Chrome"], ["Safari/", "Safari"]];
+  const systems = ["Android", "iPhone", "iPad", "Windows", "Mac OS", "Linux"];
+  const browser = browsers.find(([mark]) => agent.includes(mark))?.[1] ?? "a browser";
+  const system = systems.find((name) => agent.includes(name)) ?? "";
+  return `web/${browser}${system && ` on ${system}`}`;
+}

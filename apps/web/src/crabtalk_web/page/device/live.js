@@ -1,0 +1,91 @@
+// Asks a session's gateway for text while it is being written, for as long as somebody looks. An
+// answer comes as soon as there is more; the next question goes out at once.
+
+import { Growing } from "./growing.js";
+
+const FIRST_WAIT = 500;
+const LONGEST_WAIT = 10_000;
+const PATIENCE = 30_000;
+// How long words that are over stay for a row that does not come, when others follow.
+const LINGER = 1000;
+
+export class Live {
+  #call;
+  #onChange;
+  #growing = new Growing();
+  #stop = null;
+  #timer = 0;
+
+  /** `call` asks the gateway; `onChange` is called with each piece. */
+  constructor(call, onChange) {
+    this.#call = call;
+    this.#onChange = onChange;
+  }
+
+  /** `{text, thinking, speaker}`, or null. */
+  get shown() {
+    return this.#growing.shown;
+  }
+
+  start() {
+    if (this.#stop) return;
+    this.#stop = new AbortController();
+    this.#watch(this.#stop.signal);
+  }
+
+  stop() {
+    this.#stop?.abort();
+    this.#stop = null;
+    clearTimeout(this.#timer);
+    this.#growing.clear();
+  }
+
+  /** Entries that are rows now. The caller tells of the change, once for both. */
+  settle(entries) {
+    for (const entry of entries) {
+      if (entry.role === "agent") this.#growing.settle(entry);
+    }
+  }
+
+  async #watch(signal) {
+    let wait = FIRST_WAIT;
+    while (!signal.aborted) {
+      try {
+        const options = { signal, patience: PATIENCE };
+        this.#take(await this.#call("watch", this.#growing.wanted, options));
+        wait = FIRST_WAIT;
+      } catch {
+        await pause(wait, signal);
+        wait = Math.min(LONGEST_WAIT, 2 * wait);
+      }
+    }
+  }
+
+  #take(told) {
+    if (!isTold(told)) throw new Error("This is no answer to a watch.");
+    this.#growing.hear(told);
+    clearTimeout(this.#timer);
+    if (this.#growing.lingers) {
+      this.#timer = setTimeout(() => {
+        this.#growing.proceed();
+        this.#onChange();
+      }, LINGER);
+    }
+    this.#onChange();
+  }
+}
+
+function isTold(told) {
+  return told !== null && typeof told === "object" && typeof told.text === "string"
+    && [told.segment, told.offset, told.next].every(Number.isSafeInteger);
+}
+
+function pause(ms, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      resolve();
+    }, { once: true });
+  });
+}

@@ -1,0 +1,231 @@
+// The outbox: what was said here and is not at the relay yet. It is on disk, sealed, before it goes;
+// it goes oldest first; and each thing has an id by which the relay knows it, so that whatever is
+// sent twice is kept once.
+
+import { sealFile } from "../crypto/blobs.js";
+import { blobKey } from "../crypto/keys.js";
+import { open, seal } from "../crypto/sealing.js";
+import { AwayError, RefusedError } from "../relay/errors.js";
+import { pictureOf } from "./picture.js";
+
+const LOCK = "crabtalk outbox";
+const MEANWHILE = 5000;
+
+export class Outbox {
+  #store;
+  #http;
+  #files;
+  #sessionOf;
+  #items = new Map();
+  #lastOrder = 0;
+  #isSending = false;
+  #isAsked = false;
+  #timer = 0;
+  #packing = Promise.resolve();
+
+  /** `sessionOf` gives a session by its id. */
+  constructor(store, http, files, sessionOf) {
+    this.#store = store;
+    this.#http = http;
+    this.#files = files;
+    this.#sessionOf = sessionOf;
+  }
+
+  /** What waits since before this page was loaded. */
+  async open() {
+    const items = await this.#store.all("outbox");
+    for (const item of items.sort(byOrder)) {
+      this.#lastOrder = Math.max(this.#lastOrder, item.order);
+      this.#items.set(item.localId, item);
+    }
+  }
+
+  /** Rows for all that waits in a session. */
+  async showIn(session) {
+    for (const item of [...this.#items.values()].filter(({ id }) => id === session.id)) {
+      const body = await open(session.key, item.body);
+      const files = await Promise.all(item.files.map(async (file) =>
+        ({ ...(await open(session.key, file.told)), id: file.id, ref: "" })));
+      session.show({ ...item, text: body?.content.text ?? "", files });
+    }
+  }
+
+  /** The row of what is said now. It is on disk a moment later, and goes when it can. */
+  add(session, text, files) {
+    this.#lastOrder = Math.max(this.#lastOrder + 1, Date.now());
+    const item = {
+      localId: crypto.randomUUID(),
+      order: this.#lastOrder,
+      id: session.id,
+      time: Date.now(),
+      state: "waiting",
+      problem: "",
+    };
+    const parts = files.map((blob) => ({ id: envelopeId(), blob, told: toldOf(blob) }));
+    for (const { id, blob } of parts) this.#files.have(id, blob);
+    const shown = parts.map(({ id, told }) => ({ ...told, id, ref: "" }));
+    const row = session.show({ ...item, text, files: shown });
+    // One after the other, so that a large file is not overtaken by what was said after it.
+    this.#packing = this.#packing.then(() => this.#pack(session, item, text, parts, row));
+    return row;
+  }
+
+  async #pack(session, item, text, parts, row) {
+    const large = parts.find(({ blob }) => blob.size > session.largestFile);
+    if (large) {
+      const most = Math.floor(session.largestFile / 1024 / 1024);
+      const problem = `${large.told.name} is too large: a file may have ${most} MB.`;
+      session.show({ ...item, state: "failed", problem });
+      return;
+    }
+    try {
+      const key = parts.length ? await blobKey(await session.rawKey()) : null;
+      item.files = [];
+      for (const [at, { id, blob, told }] of parts.entries()) {
+        told.image = await pictureOf(blob);
+        row.files[at].image = told.image;
+        row.files[at].revision += 1;
+        session.show(item);
+        const sealed = await sealFile(key, new Uint8Array(await blob.arrayBuffer()));
+        item.files.push({ id, told: await seal(session.key, told), sealed, ref: "" });
+      }
+      item.body = await seal(session.key, bodyOf(text));
+      await this.#store.putSafely("outbox", item);
+    } catch {
+      item.state = "failed";
+      item.problem = "The browser could not keep this. Free some space and send it again.";
+      session.show(item);
+      return;
+    }
+    this.#items.set(item.localId, item);
+    this.send();
+  }
+
+  /** Another try for what was refused. */
+  async retry(localId) {
+    const item = this.#items.get(localId);
+    if (!item) return;
+    await this.#become(item, "waiting");
+    this.send();
+  }
+
+  async discard(localId) {
+    this.#items.delete(localId);
+    await this.#store.delete("outbox", localId);
+  }
+
+  /** The session is no more, and nobody is left to hear it. */
+  async forget(session) {
+    for (const { localId, id } of [...this.#items.values()]) {
+      if (id === session) await this.discard(localId);
+    }
+  }
+
+  /** All that waits, one after the other, until the relay is away. Never at the same time in two
+   * tabs: harmless, but files would go twice. */
+  async send() {
+    this.#isAsked = true;
+    if (this.#isSending) return;
+    this.#isSending = true;
+    clearTimeout(this.#timer);
+    try {
+      while (this.#isAsked) {
+        this.#isAsked = false;
+        await alone(() => this.#sendAll());
+      }
+    } catch (error) {
+      // Nothing is lost: it goes when the relay is there again, or after a while.
+      if (!(error instanceof AwayError) && error.status !== 401) {
+        this.#timer = setTimeout(() => this.send(), MEANWHILE);
+      }
+    } finally {
+      this.#isSending = false;
+    }
+  }
+
+  async #sendAll() {
+    for (const item of [...this.#items.values()].sort(byOrder)) {
+      if (item.state === "failed" || !this.#items.has(item.localId)) continue;
+      const session = this.#sessionOf(item.id);
+      if (!session) continue;
+      try {
+        await this.#sendOne(session, item);
+      } catch (error) {
+        const isFinal = error instanceof RefusedError && !error.isPassing && error.status !== 401;
+        await this.#become(item, isFinal ? "failed" : "waiting", isFinal ? error.message : "");
+        if (!isFinal) throw error;
+      }
+    }
+  }
+
+  async #sendOne(session, item) {
+    const kept = await this.#store.get("outbox", item.localId);
+    if (!kept) return this.#sent(session, item); // by another tab
+    item.files = kept.files;
+    const total = item.files.reduce((sum, { sealed }) => sum + sealed.length, 0);
+    let done = 0;
+    for (const file of item.files) {
+      const tell = (part) => {
+        const progress = (done + part * file.sealed.length) / total;
+        session.show({ ...item, state: "sending", progress });
+      };
+      if (!file.ref) file.ref = await this.#upload(session, file, tell);
+      await this.#store.putSafely("outbox", item);
+      done += file.sealed.length;
+    }
+    session.show({ ...item, state: "sending", progress: null });
+    const messages = await Promise.all(item.files.map(async ({ id, told, ref }) => {
+      const file = await open(session.key, told);
+      return { localId: id, content: await seal(session.key, envelopeOf(id, item, ref, file)) };
+    }));
+    messages.push({ localId: item.localId, content: item.body });
+    const answer = await this.#http.post(`/v3/sessions/${item.id}/messages`, { messages });
+    await this.#store.delete("outbox", item.localId);
+    for (const { ref, sealed } of item.files) await this.#files.keep(ref, sealed);
+    this.#sent(session, item);
+    session.sent(Math.max(...answer.messages.map(({ seq }) => seq)));
+  }
+
+  #sent(session, item) {
+    this.#items.delete(item.localId);
+    session.show({ ...item, state: "sent" });
+  }
+
+  async #upload(session, { sealed }, onProgress) {
+    const where = `/v1/sessions/${session.id}/attachments/request-upload`;
+    const { ref, uploadUrl } = await this.#http.post(where, { size: sealed.length });
+    onProgress(0);
+    await this.#http.upload(uploadUrl, sealed, { onProgress });
+    return ref;
+  }
+
+  async #become(item, state, problem = "") {
+    Object.assign(item, { state, problem });
+    this.#sessionOf(item.id)?.show({ ...item, progress: null });
+    await this.#store.put("outbox", item);
+  }
+}
+
+const byOrder = (a, b) => a.order - b.order;
+const bodyOf = (text) =>
+  ({ role: "user", content: { type: "text", text }, meta: { sentFrom: "web" } });
+
+function envelopeOf(id, { time }, ref, { name, size, mimeType, image }) {
+  const ev = { t: "file", ref, name, size, mimeType, ...(image ? { image } : {}) };
+  return { role: "session", content: { id, time, role: "user", ev }, meta: { sentFrom: "web" } };
+}
+
+function toldOf(blob) {
+  const mimeType = blob.type || "application/octet-stream";
+  return { name: blob.name || "file", size: blob.size, mimeType, image: null };
+}
+
+/** A letter and 23 others: what every reader takes for an id. */
+function envelopeId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(23));
+  return `c${Array.from(bytes, (byte) => (byte % 36).toString(36)).join("")}`;
+}
+
+function alone(work) {
+  return navigator.locks ? navigator.locks.request(LOCK, work) : work();
+}

@@ -1,0 +1,315 @@
+// A session: one conversation with one agent, as this device knows it.
+
+import { bind, open, seal } from "../crypto/sealing.js";
+import { readMessage } from "../story/bodies.js";
+import { Digest, lineOf } from "./digest.js";
+import { LARGEST } from "./files.js";
+import { History } from "./history.js";
+import { Live } from "./live.js";
+import { Observable } from "./observable.js";
+import { answerTo, questionsOf } from "./questions.js";
+
+// How long what was sent may take to come back before it is asked for.
+const ECHO = 1500;
+// Stories with more rows are not kept for a conversation that nobody looks at.
+const KEPT_ROWS = 1000;
+
+/** Dispatches `change`, and `live` with each piece of text that is being written. */
+export class Session extends Observable {
+  key = null;
+  metadata = {};
+  state = {};
+  isOpen = false;
+  live = null;
+  draft = "";
+
+  #home;
+  #row;
+  #history;
+  #live;
+  #digest = new Digest(null);
+  #questions = [];
+  #answered = new Set();
+  #count = 0;
+
+  /** `home` is the device, with its store, http, socket, files and outbox. */
+  constructor(home, row) {
+    super();
+    this.#home = home;
+    this.#row = row;
+    this.#history = new History(this, home.store, home.http);
+    this.#live = new Live((...call) => this.call(...call), () => this.#grown());
+  }
+
+  get id() { return this.#row.id; }
+  get seq() { return Math.max(this.#row.seq, this.#history.cursor, 0); }
+  get isSealed() { return this.key === null; }
+  get isActive() { return this.#row.active === true; }
+  get agent() { return text(this.metadata.name) || "agent"; }
+  get title() { return text(this.metadata.summary?.text); }
+  get host() { return text(this.metadata.host); }
+  get path() { return text(this.metadata.path); }
+  get machine() { return text(this.metadata.machineId); }
+  get updatedAt() { return this.#row.updatedAt; }
+  get unread() { return this.#digest.unread; }
+  get preview() { return this.#digest.preview; }
+  get story() { return this.#history.story; }
+  get usage() { return this.story.usage; }
+  get questions() { return this.#questions; }
+
+  get isWorking() {
+    return this.isOpen && this.story.rows.length ? this.story.isWorking : this.#digest.isWorking;
+  }
+
+  /** Whether it was put away; the next word opens it again. */
+  get isArchived() {
+    return this.metadata.lifecycleState === "archived";
+  }
+
+  /** The session that took its place, with other keys or from a fresh start; empty for none. */
+  get continuedBy() { return text(this.metadata.continuedBy); }
+
+  get commands() {
+    return list(this.metadata.slashCommands).filter((one) => typeof one === "string")
+      .map((name) => (name.startsWith("/") ? name : `/${name}`));
+  }
+
+  get models() {
+    return list(this.metadata.models).map((model) => text(model?.code)).filter(Boolean);
+  }
+
+  get model() { return text(this.metadata.currentModelCode); }
+
+  /** How many bytes a file may have. */
+  get largestFile() {
+    const most = this.metadata.capabilities?.attachments?.maxBytes;
+    return Number.isFinite(most) ? Math.min(most, LARGEST) : LARGEST;
+  }
+
+  get history() {
+    const { state, hasOlder, loaded, problem } = this.#history;
+    return { state, hasOlder, loaded, total: this.seq, problem };
+  }
+
+  // ── Reading ─────────────────────────────────────────────────────────────────────────────────
+
+  /** The newest page from disk at once; then what is new at the relay, and text as it is written. */
+  async open() {
+    if (this.isSealed) return;
+    this.isOpen = true;
+    await this.#history.open();
+    await this.begun();
+    this.changed();
+    this.#live.start();
+    await this.catchUp();
+  }
+
+  close() {
+    this.isOpen = false;
+    this.#live.stop();
+    this.live = null;
+    if (this.story.rows.length > KEPT_ROWS) this.#history.release();
+  }
+
+  loadOlder() { return this.#history.loadOlder(); }
+  loadTo(seq) { return this.#history.loadTo(seq); }
+
+  /** Everything up to now was seen. */
+  seen() {
+    if (!this.#digest.look()) return;
+    this.#remember();
+    this.changed();
+  }
+
+  /** What is new at the relay, as far as it can be reached. */
+  async catchUp(seq = 0) {
+    if (this.isSealed) return;
+    await this.#history.catchUp(seq).catch(() => {});
+  }
+
+  /** The file of a row, as a Blob. `onProgress` is told a part from 0 to 1. */
+  file(row, options) { return this.#home.files.fetch(this, row, options); }
+
+  // ── Talking ─────────────────────────────────────────────────────────────────────────────────
+
+  /** The row of what is said, at once; null where there is nothing to say. */
+  send(words, files = []) {
+    if (!words.trim() && !files.length) return null;
+    const row = this.#home.outbox.add(this, words, [...files]);
+    this.changed();
+    return row;
+  }
+
+  /** What somebody began to write stays, also over a reload. */
+  async keepDraft(words) {
+    this.draft = words;
+    const { store } = this.#home;
+    if (!words) return store.delete("drafts", this.id);
+    await store.put("drafts", { id: this.id, words: await seal(this.key, words) });
+  }
+
+  retry(rowId) { return this.#home.outbox.retry(rowId); }
+
+  async discard(rowId) {
+    this.unshow(rowId);
+    await this.#home.outbox.discard(rowId);
+  }
+
+  abort() { return this.call("abort", {}); }
+
+  answer(questionId, answers) { return this.#reply(questionId, answers); }
+  dismiss(questionId) { return this.#reply(questionId, null); }
+
+  async #reply(questionId, answers) {
+    const question = this.#questions.find(({ id }) => id === questionId);
+    if (!question) return { already: true };
+    const told = await this.call(...answerTo(question, answers));
+    if (told?.error && told.error !== "already answered") throw new Error(told.error);
+    this.#answered.add(questionId);
+    this.#ask();
+    return { already: Boolean(told?.error) };
+  }
+
+  /** Asks the session's gateway. Null for an empty answer. Raises Error with a sentence. */
+  async call(method, params, options) {
+    this.#count += 1;
+    const bound = bind(params, `rpc:${method}`, this.id, this.#count);
+    const request = { method: `${this.id}:${method}`, params: await seal(this.key, bound) };
+    const told = await this.#home.socket.call("rpc-call", request, options);
+    if (told?.ok) return open(this.key, told.result);
+    const isAway = /not available|left before/.test(told?.error ?? "");
+    const away = `${this.host || "The machine"} is not connected. Start crabtalk-web there.`;
+    throw new Error(isAway ? away : (told?.error ?? "The machine did not answer. Try again."));
+  }
+
+  // ── What the device tells it ────────────────────────────────────────────────────────────────
+
+  /** As the relay lists it, as it was on disk, or just what is other than before. What is older than
+   * what is known is passed over: a list may have been on its way for a while. */
+  async take(row) {
+    const before = this.#row;
+    const [told, state] = ["metadata", "agentState"].map((part) => isNews(before, row, part));
+    this.#row = {
+      ...before,
+      ...row,
+      ...(told ? {} : versionOf(before, "metadata")),
+      ...(state ? {} : versionOf(before, "agentState")),
+      key: row.key ?? before.key,
+      seq: Math.max(before.seq, row.seq ?? 0),
+      updatedAt: Math.max(before.updatedAt, row.updatedAt ?? 0),
+    };
+    this.key = this.#row.key ?? null;
+    if (this.key && told) await this.#read(row, "metadata", (value) => (this.metadata = value));
+    if (this.key && state) await this.#read(row, "agentState", (value) => (this.state = value));
+    this.#ask();
+    this.changed();
+  }
+
+  async #read(row, part, keep) {
+    const value = row[part] ? await open(this.key, row[part]) : null;
+    // Meanwhile another may have come.
+    if (this.#row[part] === row[part]) keep(value ?? {});
+  }
+
+  /** What is kept of it. */
+  get row() { return this.#row; }
+
+  /** How far it was read, and what was begun in it, before this page was loaded. */
+  async recall(marks, begun) {
+    if (this.isSealed) return;
+    if (begun) this.draft = (await open(this.key, begun.words)) ?? "";
+    if (!marks) return;
+    this.#digest = new Digest(marks);
+    this.#row = { ...this.#row, updatedAt: Math.max(this.updatedAt, marks.updatedAt ?? 0) };
+    if (!marks.previewSeq) return;
+    const key = [this.id, marks.previewSeq];
+    const message = await this.#home.store.get("messages", key);
+    const entry = message && readMessage(message, await this.unseal(message.c));
+    if (entry) this.#digest.preview = lineOf(entry.ev);
+  }
+
+  /** There is a way to the gateway again. */
+  resume() {
+    if (!this.isOpen) return;
+    this.#live.stop();
+    this.#live.start();
+  }
+
+  hear(message) { return this.#history.hear(message).catch(() => {}); }
+
+  active({ active, activeAt }) {
+    if (this.#row.active === active) return;
+    this.#row = { ...this.#row, active, activeAt };
+    this.changed();
+  }
+
+  get isWhole() { return this.isSealed || this.#history.isWhole; }
+  get isUnread() { return !this.isSealed && this.#history.cursor < 0; }
+  get isBehind() { return !this.isUnread && this.#history.cursor < this.#row.seq; }
+  fill() { return this.#history.fill(); }
+  blocks() { return this.#history.blocks(); }
+  entries(low, high) { return this.#history.entries(low, high); }
+  rawKey() { return this.#home.account.recordKey(this.#row.dataEncryptionKey); }
+
+  // ── What its history, its outbox and its live text tell it ──────────────────────────────────
+
+  unseal(sealed) { return open(this.key, sealed); }
+
+  /** Entries that nobody here has read before, by number. */
+  heard(entries, high) {
+    this.#digest.take(entries, high);
+    const latest = Math.max(this.updatedAt, ...entries.map(({ at }) => at));
+    this.#row = { ...this.#row, seq: Math.max(this.#row.seq, high), updatedAt: latest };
+    this.#remember();
+    this.changed();
+    this.#home.changed();
+  }
+
+  /** Entries that are in the story now: what was shown of them while they were written goes. */
+  shown(entries) {
+    this.#live.settle(entries);
+    this.#grown();
+    this.changed();
+  }
+
+  /** Another story begins: what waits to be sent is part of it. */
+  begun() { return this.#home.outbox.showIn(this); }
+
+  show(item) {
+    const row = this.story.wait(item);
+    this.changed();
+    return row;
+  }
+
+  unshow(localId) {
+    this.story.drop(localId);
+    this.changed();
+  }
+
+  sent(seq) {
+    setTimeout(() => this.#history.cursor < seq && this.catchUp(seq), ECHO);
+  }
+
+  #grown() {
+    const was = this.live;
+    this.live = this.isOpen ? this.#live.shown : null;
+    if (was || this.live) this.dispatchEvent(new Event("live"));
+  }
+
+  #ask() {
+    const asked = questionsOf(this.state);
+    this.#questions = asked.filter(({ id }) => !this.#answered.has(id));
+    this.changed();
+  }
+
+  #remember() {
+    const marks = { id: this.id, updatedAt: this.updatedAt, ...this.#digest.plain };
+    this.#home.store.put("marks", marks).catch(() => {});
+  }
+}
+
+const isNews = (before, row, part) =>
+  row[part] !== undefined && !(row[`${part}Version`] < before[`${part}Version`]);
+const versionOf = (row, part) => ({ [part]: row[part], [`${part}Version`]: row[`${part}Version`] });
+const text = (value) => (typeof value === "string" ? value : "");
+const list = (value) => (Array.isArray(value) ? value : []);

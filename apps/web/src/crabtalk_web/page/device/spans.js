@@ -1,0 +1,25 @@
+// Which messages of a session are here: stretches of numbers without a hole, `[low, high]`, the
+// earliest first.
+
+/** With another stretch; those that touch become one. */
+export function withSpan(spans, low, high) {
+  const apart = spans.filter(([from, to]) => to < low - 1 || high + 1 < from);
+  const near = spans.filter(([from, to]) => !(to < low - 1 || high + 1 < from));
+  const whole = [
+    Math.min(low, ...near.map(([from]) => from)),
+    Math.max(high, ...near.map(([, to]) => to)),
+  ];
+  return [...apart, whole].sort((a, b) => a[0] - b[0]);
+}
+
+/** The stretch that a number is in, or null. */
+export function spanOf(spans, seq) {
+  return spans.find(([low, high]) => low <= seq && seq <= high) ?? null;
+}
+
+/** The numbers that are missing below the latest stretch, the latest first: `[low, high]` or null. */
+export function latestHole(spans) {
+  const last = spans.at(-1);
+  if (!last || last[0] <= 1) return null;
+  return [(spans.at(-2)?.[1] ?? 0) + 1, last[0] - 1];
+}

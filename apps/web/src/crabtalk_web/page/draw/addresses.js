@@ -1,0 +1,180 @@
+// Where links lead, and addresses that stand in a text without any marks. Only the web and mail are
+// led to; everything else that calls itself an address stays text.
+
+import { unescaped } from "./entities.js";
+
+const SCHEMES = new Set(["http:", "https:", "mailto:"]);
+const LONGEST = 8192;
+const PLAIN = /https?:\/\/|www\./gi;
+// What may stand before an address that begins inside a text.
+const BEFORE = /[\s*_~("'[{:>,;]/u;
+const LOCAL = /[a-z0-9.+_-]/i;
+const HOST = /[a-z0-9_-]+(?:\.[a-z0-9_-]+)+/iy;
+
+/** The absolute address to put into a link, or null where there is to be none. */
+export function safeAddress(address) {
+  if (address.length > LONGEST) return null;
+  try {
+    const url = new URL(address);
+    return SCHEMES.has(url.protocol) ? url : null;
+  } catch {
+    return null;
+  }
+}
+
+const NAMED = /^\s*https?:\/\/([^\s\/?#]+)/i;
+const DOMAIN =
+  /^\s*((?:[^\s\/@:?#.]+\.)+(?:com|org|net|io|dev|app|ai|co|gov|edu|eu|uk|de|fr))(?=[\/:?#\s]|$)/iu;
+
+/** Does a link need to say where it leads, because its text names, or looks like, another place? */
+export function isMisleading(text, url) {
+  if (url.username || url.password || /(?:^|\.)xn--/.test(url.hostname)) return true;
+  const start = text.slice(0, 300);
+  const named = NAMED.exec(start) ?? DOMAIN.exec(start);
+  if (named === null) return false;
+  try {
+    return bare(new URL(`https:` + `//${named[1]}`).hostname) !== bare(url.hostname);
+  } catch {
+    return true;
+  }
+}
+
+const bare = (host) => host.replace(/^www\./, "");
+
+/**
+ * The first plain web address that begins between `from` and `to`: where it begins and ends, and
+ * where it leads. Without `url` something began like one and is none up to `end`. Null: nothing.
+ */
+export function plainAddress(text, from, to) {
+  const part = text.slice(from, to);
+  PLAIN.lastIndex = 0;
+  for (let found = PLAIN.exec(part); found !== null; found = PLAIN.exec(part)) {
+    const start = from + found.index;
+    if (start > 0 && !BEFORE.test(text[start - 1])) continue;
+    const word = endOfWord(text, start);
+    const end = trimmed(text, start, word);
+    const shown = text.slice(start, end);
+    if (end <= start + found[0].length) return { start, end: word, url: null };
+    const url = safeAddress(/^www/i.test(shown) ? `http:` + `//${shown}` : shown);
+    return { start, end: url === null ? word : end, url };
+  }
+  return null;
+}
+
+/** Pieces of a text outside links: plain ones, and those that are addresses. */
+export function* linked(text) {
+  let at = 0;
+  while (at < text.length) {
+    const web = plainAddress(text, at, text.length);
+    if (web === null) {
+      yield* mailed(text.slice(at));
+      return;
+    }
+    if (web.start > at) yield* mailed(text.slice(at, web.start));
+    yield { text: text.slice(web.start, web.end), url: web.url };
+    at = web.end;
+  }
+}
+
+function* mailed(text) {
+  let done = 0;
+  for (let sign = text.indexOf("@"); sign !== -1; sign = text.indexOf("@", sign + 1)) {
+    let start = sign;
+    while (start > done && LOCAL.test(text[start - 1])) start -= 1;
+    HOST.lastIndex = sign + 1;
+    const host = HOST.exec(text);
+    if (start === sign || host === null || /[-_]$/.test(host[0])) continue;
+    const end = sign + 1 + host[0].length;
+    const url = safeAddress(`mailto:${text.slice(start, end)}`);
+    if (url === null) continue;
+    if (start > done) yield { text: text.slice(done, start), url: null };
+    yield { text: text.slice(start, end), url };
+    done = end;
+  }
+  if (done < text.length) yield { text: text.slice(done), url: null };
+}
+
+function endOfWord(text, start) {
+  let end = start;
+  while (end < text.length && !/[\s<]/.test(text[end])) end += 1;
+  return end;
+}
+
+// A full stop, a closing bracket without its opening one or a reference belong to the sentence.
+function trimmed(text, start, end) {
+  let open = 0;
+  for (let at = start; at < end; at += 1) open += text[at] === "(" ? 1 : text[at] === ")" ? -1 : 0;
+  for (;;) {
+    const last = text[end - 1];
+    if (end > start && last === ")" && open < 0) open += 1;
+    else if (last === ";") return withoutReference(text, start, end);
+    else if (end <= start || !/[?!.,:*_~'"\]}]/.test(last)) return end;
+    end -= 1;
+  }
+}
+
+function withoutReference(text, start, end) {
+  const tail = /&[a-z0-9]{1,32};$/i.exec(text.slice(Math.max(start, end - 34), end));
+  return tail === null ? end - 1 : end - tail[0].length;
+}
+
+// ── Addresses, labels and titles inside marks ──────────────────────────────────────────────────
+
+const DEEPEST = 32;
+
+/** A destination from `at` on: its value and where it ends, or null. */
+export function destination(text, at) {
+  if (text[at] === "<") return pointed(text, at);
+  let end = at;
+  let depth = 0;
+  for (; end < text.length; end += 1) {
+    const char = text[end];
+    if (char === "\\" && isPunctuation(text[end + 1])) end += 1;
+    else if (char === "(" && (depth += 1) > DEEPEST) return null;
+    else if (char === ")" && (depth -= 1) < 0) break;
+    else if (char <= " " || char === "\x7f") break;
+  }
+  if (depth > 0 || end === at) return end === at && depth <= 0 ? { value: "", end } : null;
+  return { value: unescaped(text.slice(at, end)), end };
+}
+
+function pointed(text, at) {
+  for (let end = at + 1; end < text.length; end += 1) {
+    const char = text[end];
+    if (char === ">") return { value: unescaped(text.slice(at + 1, end)), end: end + 1 };
+    if (char === "\n" || char === "<") return null;
+    if (char === "\\") end += 1;
+  }
+  return null;
+}
+
+const TITLE =
+  /"(?:[^"\\]|\\[^])*"|'(?:[^'\\]|\\[^])*'|\((?:[^()\\]|\\[^])*\)/y;
+
+/** A title in quotes or brackets from `at` on, or null. */
+export function title(text, at) {
+  TITLE.lastIndex = at;
+  const found = TITLE.exec(text.length - at > 5000 ? text.slice(0, at + 5000) : text);
+  if (found === null) return null;
+  return { value: unescaped(found[0].slice(1, -1)), end: TITLE.lastIndex };
+}
+
+/** Where the label that begins at `at` ends (after its bracket), or -1. */
+export function labelEnd(text, at) {
+  if (text[at] !== "[") return -1;
+  const stop = Math.min(text.length, at + 1001);
+  for (let end = at + 1; end < stop; end += 1) {
+    if (text[end] === "\\") end += 1;
+    else if (text[end] === "[") return -1;
+    else if (text[end] === "]") return end + 1;
+  }
+  return -1;
+}
+
+/** A label as it is compared. */
+export const labelled = (label) =>
+  label.trim().replace(/\s+/g, " ").toLowerCase().toUpperCase();
+
+export function isPunctuation(char) {
+  return char !== undefined && /[!-/:-@[-`{-~]/.test(char);
+}

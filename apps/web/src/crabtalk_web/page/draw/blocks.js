@@ -1,0 +1,446 @@
+// Markdown, its blocks: lines become quotes, lists, headings, code, tables and paragraphs, as
+// CommonMark and GitHub's tables have it, but for HTML, which is text here. No line is looked at
+// more often than blocks may be nested, so that any text takes time in proportion to its length.
+
+import { destination, labelEnd, labelled, title } from "./addresses.js";
+import { unescaped } from "./entities.js";
+import { Line } from "./lines.js";
+import { addRow, tableFrom } from "./tables.js";
+
+const DEEPEST = 24;
+const RULE = /^(?:\*{3,}|_{3,}|-{3,})$/;
+const HEADING = /^(#{1,6})(?:[ \t]|$)/;
+const FENCE = /^(?:(`{3,})([^`]*)|(~{3,})(.*))$/;
+const UNDERLINE = /^(?:=+|-+)[ \t]*$/;
+const BULLET = /^[*+-]/;
+const NUMBER = /^(\d{1,9})([.)])/;
+
+/**
+ * @returns {{blocks: object[], definitions: Map<string, object>, settled: number}} Blocks have
+ * `start`, the offset of their first line. The first `settled` of them stay as they are whatever
+ * is written after this text.
+ */
+export function parseBlocks(text, definitions = new Map()) {
+  const parser = new Blocks(definitions);
+  let at = 0;
+  let settled = 0;
+  while (at < text.length) {
+    let end = text.indexOf("\n", at);
+    settled = parser.settled;
+    if (end === -1) end = text.length;
+    else if (end === text.length - 1) settled = -1;
+    const isReturned = text[end - 1] === "\r" && end > at;
+    parser.read(new Line(text.slice(at, isReturned ? end - 1 : end)), at);
+    at = end + 1;
+  }
+  if (settled === -1) settled = parser.settled;
+  return { blocks: parser.finish(), definitions, settled };
+}
+
+class Blocks {
+  constructor(definitions) {
+    this.definitions = definitions;
+    this.root = { type: "root", children: [], start: 0 };
+    this.open = [this.root]; // from the root to the block that lines go to
+    this.number = 0;
+    this.offset = 0;
+  }
+
+  /** Blocks at the top that nothing can be added to. */
+  get settled() {
+    return this.root.children.length - (this.open.length > 1 ? 1 : 0);
+  }
+
+  get tip() {
+    return this.open[this.open.length - 1];
+  }
+
+  finish() {
+    this.closeTo(1);
+    return this.root.children;
+  }
+
+  read(line, offset) {
+    this.number += 1;
+    this.offset = offset;
+    let matched = 1;
+    while (matched < this.open.length) {
+      const outcome = this.goesOn(this.open[matched], line, matched);
+      if (outcome === "done") return;
+      if (!outcome) break;
+      matched += 1;
+    }
+    const deepest = this.open[matched - 1];
+    if (deepest.type === "code" && matched === this.open.length) {
+      this.addCode(deepest, line);
+      return;
+    }
+    this.begin(line, matched);
+  }
+
+  // ── Does an open block go on in this line? ───────────────────────────────────────────────────
+
+  goesOn(block, line, at) {
+    switch (block.type) {
+      case "quote":
+        if (line.indent > 3 || line.char !== ">") return false;
+        line.take(1);
+        line.takeColumns(1);
+        this.mark(at);
+        return true;
+      case "list":
+        return true;
+      case "item":
+        return this.itemGoesOn(block, line);
+      case "code":
+        return block.fence ? this.fenceGoesOn(block, line, at) : indentedGoesOn(line);
+      case "paragraph":
+      case "table":
+        return !line.isBlank;
+      default:
+        return false;
+    }
+  }
+
+  itemGoesOn(item, line) {
+    if (line.isBlank) {
+      if (!item.children.length) return false;
+      line.takeSpace();
+      return true;
+    }
+    if (line.indent < item.width) return false;
+    line.takeColumns(item.width);
+    return true;
+  }
+
+  fenceGoesOn(code, line, at) {
+    const { char, length } = code.fence;
+    if (line.indent <= 3 && line.char === char) {
+      const rest = line.visible().trimEnd();
+      if (rest.length >= length && rest === char.repeat(rest.length)) {
+        this.mark(at);
+        this.closeTo(at);
+        return "done";
+      }
+    }
+    line.takeColumns(Math.min(line.indent, code.fence.indent));
+    return true;
+  }
+
+  // ── What begins in this line? ────────────────────────────────────────────────────────────────
+
+  begin(line, matched) {
+    const wasOpen = this.open.length;
+    let parent = matched; // how many open blocks stay open
+    for (;;) {
+      const container = this.open[parent - 1];
+      if (container.type === "code") break;
+      const begun = this.start(line, parent, container);
+      if (begun === 0) break;
+      if (begun < 0) return; // a block that takes the whole line
+      parent = this.open.length;
+    }
+    const isLazy = parent === matched && matched < wasOpen && !line.isBlank;
+    if (isLazy && this.tip.type === "paragraph") {
+      this.addText(this.tip, line);
+      return;
+    }
+    this.closeTo(parent);
+    this.rest(line);
+  }
+
+  /** 1: a container began, what is in it is still to be seen; -1: the line is used up; 0: none. */
+  start(line, parent, container) {
+    if (line.isBlank) return 0;
+    if (line.indent > 3) {
+      const isLazy = this.tip.type === "paragraph";
+      if (isLazy) return 0;
+      line.takeColumns(4);
+      this.closeTo(container.type === "table" ? parent - 1 : parent);
+      this.add({ type: "code", info: "", lines: [], fence: null });
+      this.addCode(this.tip, line);
+      return -1;
+    }
+    const isDeep = parent > DEEPEST;
+    switch (line.char) {
+      case ">":
+        return isDeep ? 0 : this.startQuote(line, parent);
+      case "#":
+        return this.startHeading(line, parent);
+      case "`":
+      case "~":
+        return this.startFence(line, parent);
+      case "=":
+        return this.underline(line, parent, container);
+      case "|":
+      case ":":
+        return this.startTable(line, parent, container);
+      default:
+        return this.startOther(line, parent, container, isDeep);
+    }
+  }
+
+  startOther(line, parent, container, isDeep) {
+    const char = line.char;
+    const isDash = char === "-";
+    if (isDash) {
+      const done = this.underline(line, parent, container) || this.startTable(line, parent, container);
+      if (done) return done;
+    }
+    if ((isDash || char === "*" || char === "_") && RULE.test(line.visible().replace(/[ \t]+/g, ""))) {
+      this.leave(parent);
+      this.add({ type: "rule" });
+      this.closeTo(this.open.length - 1);
+      return -1;
+    }
+    return isDeep ? 0 : this.startItem(line, parent, container);
+  }
+
+  startQuote(line, parent) {
+    line.take(1);
+    line.takeColumns(1);
+    this.leave(parent);
+    this.add({ type: "quote", children: [] });
+    return 1;
+  }
+
+  startHeading(line, parent) {
+    const found = HEADING.exec(line.visible());
+    if (found === null) return 0;
+    this.leave(parent);
+    const text = withoutClosing(line.visible().slice(found[1].length).trim());
+    this.add({ type: "heading", level: found[1].length, text });
+    this.closeTo(this.open.length - 1);
+    return -1;
+  }
+
+  startFence(line, parent) {
+    const found = FENCE.exec(line.visible());
+    if (found === null) return 0;
+    const marks = found[1] ?? found[3];
+    const fence = { char: marks[0], length: marks.length, indent: line.indent };
+    this.leave(parent);
+    const info = unescaped((found[2] ?? found[4]).trim());
+    this.add({ type: "code", info, lines: [], fence });
+    return -1;
+  }
+
+  underline(line, parent, container) {
+    if (container.type !== "paragraph" || !UNDERLINE.test(line.visible())) return 0;
+    this.define(container);
+    if (!container.lines.length) return 0;
+    const level = line.char === "=" ? 1 : 2;
+    Object.assign(container, { type: "heading", level, text: container.lines.join("\n").trim() });
+    this.mark(parent - 1);
+    this.open.length = parent - 1;
+    return -1;
+  }
+
+  startTable(line, parent, container) {
+    if (container.type !== "paragraph") return 0;
+    this.define(container);
+    if (!container.lines.length) return 0;
+    const table = tableFrom(container.lines[container.lines.length - 1], line.visible());
+    if (table === null) return 0;
+    container.lines.pop();
+    // Without the lines before it, its first line might have begun something else.
+    table.isJoined = container.lines.length > 0;
+    this.closeTo(parent - 1);
+    this.add(table, container.lineStart);
+    return -1;
+  }
+
+  startItem(line, parent, container) {
+    const marker = markerOf(line, container.type === "paragraph");
+    if (marker === null) return 0;
+    const indent = line.indent;
+    line.take(marker.length);
+    const width = widthAfter(line);
+    this.leave(parent);
+    const list = this.tip;
+    if (list.type !== "list" || list.mark !== marker.mark) {
+      if (list.type === "list") this.closeTo(this.open.length - 1);
+      const { mark, first } = marker;
+      this.add({ type: "list", children: [], mark, first, isOrdered: first !== null, isLoose: false });
+    }
+    this.add({ type: "item", children: [], width: indent + marker.length + width });
+    return 1;
+  }
+
+  /** What no block has claimed: more of a paragraph, a row, a new paragraph or nothing. */
+  rest(line) {
+    const tip = this.tip;
+    if (line.isBlank) return;
+    if (tip.type === "paragraph") {
+      this.addText(tip, line);
+    } else if (tip.type === "table") {
+      addRow(tip, line.visible());
+      this.mark(this.open.length - 1);
+    } else {
+      if (tip.type === "list") this.closeTo(this.open.length - 1);
+      this.add({ type: "paragraph", lines: [], lineStart: this.offset });
+      this.addText(this.tip, line);
+    }
+  }
+
+  // ── Keeping the tree ─────────────────────────────────────────────────────────────────────────
+
+  /** Makes room for a block beside or inside: closes what does not go on, and what holds no other. */
+  leave(parent) {
+    this.closeTo(parent);
+    if (this.tip.type === "paragraph" || this.tip.type === "table") {
+      this.closeTo(this.open.length - 1);
+    }
+  }
+
+  add(block, start = this.offset) {
+    if (this.tip.type === "list" && block.type !== "item") this.closeTo(this.open.length - 1);
+    const parent = this.tip;
+    const isApart = parent.last !== undefined && parent.last < this.number - 1;
+    if (isApart && parent.children.length && parent.type === "list") parent.isLoose = true;
+    if (isApart && parent.children.length && parent.type === "item") parent.isLoose = true;
+    block.start = start;
+    parent.children.push(block);
+    this.open.push(block);
+    this.mark(this.open.length - 1);
+  }
+
+  /** The blocks down to this one have something in this line. */
+  mark(at) {
+    for (let depth = 0; depth <= at; depth += 1) this.open[depth].last = this.number;
+  }
+
+  addText(paragraph, line) {
+    paragraph.lines.push(line.visible());
+    paragraph.lineStart = this.offset;
+    this.mark(this.open.length - 1);
+  }
+
+  addCode(code, line) {
+    code.lines.push(line.remainder());
+    if (code.fence || !line.isBlank) this.mark(this.open.length - 1);
+  }
+
+  closeTo(count) {
+    while (this.open.length > count) this.close(this.open.pop());
+  }
+
+  close(block) {
+    if (block.type === "paragraph") this.closeParagraph(block);
+    else if (block.type === "code") closeCode(block);
+    else if (block.type === "list") block.isLoose ||= block.children.some((item) => item.isLoose);
+  }
+
+  closeParagraph(paragraph) {
+    this.define(paragraph);
+    if (paragraph.lines.length) {
+      paragraph.text = paragraph.lines.join("\n").trimEnd();
+    } else {
+      // It was made of definitions only, or became the heading of a table.
+      const siblings = this.tip.children;
+      siblings.splice(siblings.lastIndexOf(paragraph), 1);
+    }
+  }
+
+  /** Takes definitions of references from the beginning of a paragraph. */
+  define(paragraph) {
+    if (!paragraph.lines.length || paragraph.lines[0][0] !== "[") return;
+    let text = paragraph.lines.join("\n");
+    let at = 0;
+    for (;;) {
+      const found = text[at] === "[" ? definition(text, at) : null;
+      if (found === null) break;
+      if (!this.definitions.has(found.label)) this.definitions.set(found.label, found);
+      at = found.end;
+    }
+    if (at > 0) {
+      text = text.slice(at);
+      paragraph.lines = text.trim() ? text.split("\n") : [];
+    }
+  }
+}
+
+function indentedGoesOn(line) {
+  if (line.isBlank) {
+    line.takeColumns(4);
+    return true;
+  }
+  if (line.indent < 4) return false;
+  line.takeColumns(4);
+  return true;
+}
+
+function closeCode(code) {
+  const lines = code.lines;
+  if (!code.fence) {
+    while (lines.length && !lines[lines.length - 1].trim()) lines.pop();
+  }
+  code.text = lines.map((line) => `${line}\n`).join("");
+}
+
+function withoutClosing(text) {
+  let end = text.length;
+  while (end > 0 && text[end - 1] === "#") end -= 1;
+  if (end === 0) return "";
+  return end < text.length && /[ \t]/.test(text[end - 1]) ? text.slice(0, end).trimEnd() : text;
+}
+
+/** A bullet or a number at which an item begins, or null. */
+function markerOf(line, isInParagraph) {
+  const text = line.text.slice(line.next, line.next + 12);
+  const bullet = BULLET.exec(text);
+  const number = bullet === null ? NUMBER.exec(text) : null;
+  const found = bullet ?? number;
+  if (found === null) return null;
+  const after = text[found[0].length];
+  if (after !== undefined && after !== " " && after !== "\t") return null;
+  const isEmpty = !line.text.slice(line.next + found[0].length).trim();
+  if (isInParagraph && (isEmpty || (number !== null && Number(number[1]) !== 1))) return null;
+  const first = number === null ? null : Number(number[1]);
+  return { length: found[0].length, mark: number === null ? found[0] : number[2], first };
+}
+
+/** Takes the space between a marker and its text; how wide that is. */
+function widthAfter(line) {
+  if (line.isBlank) {
+    line.takeSpace();
+    return 1;
+  }
+  const width = line.indent > 4 ? 1 : line.indent;
+  line.takeColumns(width);
+  return width;
+}
+
+function definition(text, at) {
+  const end = labelEnd(text, at);
+  if (end === -1 || text[end] !== ":") return null;
+  const label = labelled(text.slice(at + 1, end - 1));
+  const place = skip(text, end + 1);
+  if (!label || place >= text.length) return null;
+  const found = destination(text, place);
+  if (found === null || (found.value === "" && text[place] !== "<")) return null;
+  const titled = title(text, skip(text, found.end));
+  if (titled !== null && skip(text, found.end) > found.end) {
+    const stop = endOfLine(text, titled.end);
+    if (stop !== -1) return { label, address: found.value, title: titled.value, end: stop };
+  }
+  const stop = endOfLine(text, found.end);
+  return stop === -1 ? null : { label, address: found.value, title: "", end: stop };
+}
+
+/** Over white space and at most one end of a line. */
+function skip(text, at) {
+  let lines = 0;
+  for (; at < text.length; at += 1) {
+    if (text[at] === "\n" && (lines += 1) > 1) break;
+    if (text[at] !== " " && text[at] !== "\t" && text[at] !== "\n") break;
+  }
+  return at;
+}
+
+/** After the end of the line if nothing else is on it, else -1. */
+function endOfLine(text, at) {
+  while (text[at] === " " || text[at] === "\t") at += 1;
+  if (at >= text.length) return text.length;
+  return text[at] === "\n" ? at + 1 : -1;
+}

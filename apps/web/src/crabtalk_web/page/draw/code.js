@@ -1,0 +1,97 @@
+// Code, in colours: a text cut into tokens, none of it lost or moved, and the block that shows them
+// with a button that copies the text.
+
+import { fill, h } from "./dom.js";
+import { rulesOf } from "./languages.js";
+import { visible } from "./visible.js";
+
+// Longer code, and code with longer lines, is shown without colours.
+const LONGEST = 150_000;
+const LONGEST_LINE = 10_000;
+
+/**
+ * The tokens of a text in their order; joined they are the text.
+ * @returns {{name: string, text: string}[]}
+ */
+export function tokens(text, language) {
+  const rules = rulesOf(language);
+  if (rules === null || text.length > LONGEST || hasLongLine(text)) return [{ name: "", text }];
+  const found = [];
+  let plain = 0; // where text that has no token yet begins
+  let at = 0;
+  while (at < text.length) {
+    rules.pattern.lastIndex = at;
+    const match = rules.pattern.exec(text);
+    if (match === null || match[0] === "") {
+      at += 1;
+      continue;
+    }
+    const name = rules.classes[match.findIndex((group, index) => index > 0 && group !== undefined) - 1];
+    if (name) {
+      if (at > plain) found.push({ name: "", text: text.slice(plain, at) });
+      found.push({ name, text: match[0] });
+      plain = at + match[0].length;
+    }
+    at += match[0].length;
+  }
+  if (plain < text.length) found.push({ name: "", text: text.slice(plain) });
+  return found;
+}
+
+function hasLongLine(text) {
+  for (let at = 0; at < text.length; ) {
+    const end = text.indexOf("\n", at);
+    if ((end === -1 ? text.length : end) - at > LONGEST_LINE) return true;
+    if (end === -1) return false;
+    at = end + 1;
+  }
+  return false;
+}
+
+/** Nodes that show a text in colours. */
+export function highlighted(text, language) {
+  return tokens(text, language).map((token) => {
+    const nodes = visible(token.text, { isCode: true });
+    return token.name ? h("span", { class: `code-${token.name}` }, nodes) : nodes;
+  });
+}
+
+/** A block of code: its language, a button that copies it, and the code. */
+export function renderCode(text, language = "", { copy = null, label = "" } = {}) {
+  const code = h("code", { dir: "ltr" }, highlighted(text, language));
+  const block = h("div", { class: "code-block", dataset: { language } },
+    h("div", { class: "code-bar" },
+      h("span", { class: "code-language" }, label || language),
+      copy ? copyButton(() => textOf(block), copy) : null),
+    // It scrolls by itself, and by keyboard.
+    h("pre", { tabindex: "0", role: "group", "aria-label": language ? `Code, ${language}` : "Code" }, code));
+  texts.set(block, text);
+  return block;
+}
+
+const texts = new WeakMap();
+const textOf = (block) => texts.get(block);
+
+/** The same block with more or other code in it. */
+export function updateCode(block, text) {
+  const before = texts.get(block);
+  if (before === text) return;
+  texts.set(block, text);
+  const code = block.querySelector("code");
+  // While long code is being written it only grows at its end; its colours come when it is done.
+  if (before !== undefined && text.length > 20_000 && text.startsWith(before)) {
+    code.append(...visible(text.slice(before.length), { isCode: true }));
+    return;
+  }
+  fill(code, highlighted(text, block.dataset.language));
+}
+
+/** A button that says for a moment that it has copied. */
+export function copyButton(text, copy, label = "Copy") {
+  const button = h("button", { type: "button", class: "copy-button quiet", onClick: async () => {
+    await copy(text());
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = label; }, 1500);
+  } }, label);
+  return button;
+}

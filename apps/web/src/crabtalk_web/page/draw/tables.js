@@ -1,0 +1,49 @@
+// Tables with pipes: a row of headings, a row of dashes that says how columns are aligned, and the
+// rows after it.
+
+// A wider table is no table: nobody reads it, and a short text could ask for millions of cells.
+const WIDEST = 100;
+// Cells that nobody wrote are added to short rows up to this number, then rows stay short.
+const MOST_ADDED = 2000;
+
+/** A table that begins with these two lines, or null. */
+export function tableFrom(heading, delimiters) {
+  if (!heading.includes("|")) return null;
+  if (!/^[-:| \t]+$/.test(delimiters)) return null;
+  const marks = cells(delimiters, WIDEST + 1);
+  if (marks.length > WIDEST || !marks.every((mark) => /^:?-+:?$/.test(mark))) return null;
+  if (marks.length !== cells(heading, WIDEST + 1).length) return null;
+  return { type: "table", align: marks.map(alignment), head: cells(heading), rows: [], added: 0 };
+}
+
+export function addRow(table, line) {
+  const row = cells(line, table.align.length);
+  for (; row.length < table.align.length && table.added < MOST_ADDED; table.added += 1) row.push("");
+  table.rows.push(row);
+}
+
+/** The cells of a row; a pipe behind a backslash is part of one. */
+export function cells(line, most = Infinity) {
+  const text = line.trim();
+  const found = [];
+  let cell = "";
+  let at = text[0] === "|" ? 1 : 0;
+  for (; at < text.length && found.length < most; at += 1) {
+    if (text[at] === "\\" && at + 1 < text.length) {
+      cell += text[at + 1] === "|" ? "|" : text.slice(at, at + 2);
+      at += 1;
+    } else if (text[at] === "|") {
+      found.push(cell.trim());
+      cell = "";
+    } else {
+      cell += text[at];
+    }
+  }
+  if (found.length < most && (cell.trim() || !text.endsWith("|"))) found.push(cell.trim());
+  return found;
+}
+
+function alignment(mark) {
+  const [left, right] = [mark.startsWith(":"), mark.endsWith(":")];
+  return left && right ? "center" : right ? "right" : left ? "left" : "";
+}

@@ -1,0 +1,51 @@
+// Text as it is, with what hides or turns other text made visible: control characters, marks that
+// reverse the order of letters, and letters that nobody sees. The characters stay in the document,
+// each in a box of its own that its effect does not leave, so that what is copied is what came.
+
+import { h } from "./dom.js";
+
+// Overrides and embeddings of direction, tags, and controls but for tab and line feed.
+const HIDDEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/u;
+// In code, everything that takes no room counts as well.
+const HIDDEN_IN_CODE =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/u;
+// More marks than this in one text are told by their number.
+const MOST = 500;
+
+const all = (pattern) => new RegExp(pattern.source, "gu");
+const [EACH, EACH_IN_CODE] = [all(HIDDEN), all(HIDDEN_IN_CODE)];
+
+/** Nodes for a text. @returns {(string | Node)[]} */
+export function visible(text, { isCode = false } = {}) {
+  if (!(isCode ? HIDDEN_IN_CODE : HIDDEN).test(text)) return [text];
+  const nodes = [];
+  let at = 0;
+  for (const found of text.matchAll(isCode ? EACH_IN_CODE : EACH)) {
+    if (nodes.length > 2 * MOST) break;
+    if (found.index > at) nodes.push(text.slice(at, found.index));
+    if (found[0] !== "\r") nodes.push(mark(found[0]));
+    at = found.index + found[0].length;
+  }
+  if (at < text.length) nodes.push(nodes.length > 2 * MOST ? rest(text.slice(at)) : text.slice(at));
+  return nodes;
+}
+
+function mark(char) {
+  const code = char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+  return h(
+    "span",
+    { class: "hidden-character", "data-code": code, title: `Hidden character U+${code}` },
+    char,
+  );
+}
+
+// So many marks are no text: what is left goes into one box that keeps its direction.
+function rest(text) {
+  return h("span", { class: "hidden-characters" }, text);
+}
+
+/** One line for a label: hidden characters are left out. */
+export function plainLabel(text) {
+  return text.replace(EACH_IN_CODE, "").replace(/\s+/g, " ").trim();
+}

@@ -1,0 +1,23 @@
+// What can go wrong on the way to a relay: nobody is there, or somebody says no.
+
+/** Nobody answered. Trying again is right. */
+export class AwayError extends Error {
+  constructor() {
+    super("The relay cannot be reached. Check the connection and try again.");
+    this.name = "AwayError";
+  }
+}
+
+/** The relay said no; `status` is its number for why. */
+export class RefusedError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.name = "RefusedError";
+    this.status = status;
+  }
+
+  /** Whether the same may be asked again later. */
+  get isPassing() {
+    return this.status === 408 || this.status === 429 || this.status >= 500;
+  }
+}

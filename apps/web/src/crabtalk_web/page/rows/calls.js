@@ -1,0 +1,143 @@
+// What a call of a tool was about, by the tool: the command and what it printed, the file and what
+// changed in it, and for a tool nobody knows here its arguments and its result.
+
+import { renderCode } from "../draw/code.js";
+import { linesBetween, renderDiff } from "../draw/diff.js";
+import { h } from "../draw/dom.js";
+import { languageOfPath } from "../draw/languages.js";
+import { visible } from "../draw/visible.js";
+import { shellOutcome } from "./shell.js";
+import { renderOutput } from "./output.js";
+
+const ICONS = {
+  bash: "terminal", shell: "terminal", read: "file", write: "edit", edit: "edit", multiedit: "edit",
+  search: "search", "search-sessions": "search", recall: "memory", remember: "memory",
+  forget: "memory", fetch: "globe", webfetch: "globe", websearch: "search", grep: "search",
+  glob: "search", "ask-user": "question", task: "task", skill: "memory", "send-file": "file",
+};
+// Names that other programs have for the same.
+const SAME = {
+  codexbash: "bash", geminibash: "bash", execute: "bash", shell: "bash", agent: "task",
+  askuserquestion: "ask-user", notebookread: "read",
+};
+
+/** One name for a tool, whatever it is called. */
+export function toolName(name) {
+  const plain = name.toLowerCase().replace(/_/g, "-");
+  return SAME[plain] ?? plain;
+}
+
+export const iconOf = (name) => ICONS[toolName(name)] ?? "tool";
+
+/** What was asked: nodes. */
+export function renderCall(row, context) {
+  const draw = CALLS[toolName(row.name)] ?? renderArguments;
+  return [draw(row.args ?? {}, context, row.title ?? "")].flat().filter(Boolean);
+}
+
+/** What came of it: nodes, none where the call itself says it all. */
+export function renderResult(row, context) {
+  const text = typeof row.result === "string" ? row.result : "";
+  if (row.state === "cut" && (!text || text === "interrupted")) {
+    return [h("p", { class: "nothing" }, "It was stopped before it was done.")];
+  }
+  if (!text) return [];
+  const isError = row.state === "failed";
+  const options = { copy: context.copy, isError, label: isError ? "Error" : "Output" };
+  const draw = RESULTS[toolName(row.name)];
+  return draw ? draw(text, row.args ?? {}, options) : [renderOutput(text, options)];
+}
+
+const pathOf = (args) => [args.path, args.file_path].find((path) => typeof path === "string") ?? "";
+
+const CALLS = {
+  bash: (args, { copy }) => {
+    const command = Array.isArray(args.command) ? args.command.join(" ") : args.command;
+    if (typeof command !== "string") return renderArguments(args, { copy });
+    const others = without(args, ["command"]);
+    return [renderCode(command, "shell", { copy, label: "Command" }), renderArguments(others, { copy })];
+  },
+  read: (args, context, title) => renderPath(pathOf(args), title),
+  edit: (args, context, title) => [renderPath(pathOf(args), title), renderEdit(args)],
+  multiedit: (args, context, title) => [
+    renderPath(pathOf(args), title),
+    ...list(args.edits).map(renderEdit),
+  ],
+  write: (args, { copy }, title) => [
+    renderPath(pathOf(args), title),
+    renderCode(String(args.content ?? ""), languageOfPath(pathOf(args)), { copy }),
+  ],
+  "ask-user": (args) => list(args.questions).map((one) =>
+    h("p", { class: "asked" }, visible(String(one?.question ?? one?.header ?? "")))),
+};
+
+const RESULTS = {
+  bash: (text, args, options) => {
+    const outcome = shellOutcome(text);
+    if (outcome === null) return [renderOutput(text, options)];
+    const { copy } = options;
+    const isError = options.isError || Boolean(outcome.code);
+    return [
+      outcome.note ? h("p", { class: "shell-note" }, visible(outcome.note)) : null,
+      outcome.stdout ? renderOutput(outcome.stdout, { copy }) : null,
+      outcome.stderr ? renderOutput(outcome.stderr, { copy, isError, label: "Errors" }) : null,
+      outcome.stdout || outcome.stderr ? null : h("p", { class: "nothing" }, "It printed nothing."),
+      outcome.code ? h("p", { class: "shell-code" }, `Exit code ${outcome.code}`) : null,
+    ].filter(Boolean);
+  },
+  read: (text, args, options) => {
+    const numbered = options.isError ? null : /^(\d+)\t/.exec(text);
+    if (numbered === null) return [renderOutput(text, options)];
+    const [body, note] = text.split(/\n(?=--- \d+ total lines)/);
+    const plain = body.replace(/^\d+\t/gm, "");
+    const language = languageOfPath(pathOf(args)) || "text";
+    return [
+      renderOutput(plain, { ...options, label: "Content", language, gutter: Number(numbered[1]) }),
+      note ? h("p", { class: "nothing" }, note.replace(/^--- | ---/g, "")) : null,
+    ].filter(Boolean);
+  },
+  edit: (text, args, options) => (text === "ok" ? [] : [renderOutput(text, options)]),
+  "ask-user": (text, args, options) => [renderOutput(text, { ...options, label: "Answer" })],
+};
+
+const list = (value) => (Array.isArray(value) ? value.slice(0, 100) : []);
+
+function renderEdit(args) {
+  const [old, fresh] = [args?.old_string ?? args?.oldString, args?.new_string ?? args?.newString];
+  if (typeof old !== "string" && typeof fresh !== "string") return null;
+  return renderDiff(linesBetween(String(old ?? ""), String(fresh ?? "")));
+}
+
+/** The path, unless the line above has all of it. */
+function renderPath(path, title) {
+  if (!path || title.includes(`\`${path}\``)) return null;
+  return h("p", { class: "tool-path" }, h("code", { dir: "ltr" }, visible(path, { isCode: true })));
+}
+
+// ── Arguments of any tool ──────────────────────────────────────────────────────────────────────
+
+const HIDDEN = new Set(["sessionSubagent", "file_path"]);
+
+function without(args, names) {
+  return Object.fromEntries(Object.entries(args).filter(([name]) => !names.includes(name)));
+}
+
+/** Names and values; short values on their line, long and nested ones in a block. */
+function renderArguments(args, { copy }) {
+  const entries = Object.entries(args).filter(([name]) => !HIDDEN.has(name)).slice(0, 100);
+  if (!entries.length) return null;
+  return h("dl", { class: "arguments" }, entries.map(([name, value]) => [
+    h("dt", {}, visible(name.slice(0, 200), { isCode: true })),
+    h("dd", {}, renderValue(value, copy)),
+  ]));
+}
+
+function renderValue(value, copy) {
+  if (typeof value === "string") {
+    if (value.length <= 200 && !value.includes("\n")) return visible(value, { isCode: true });
+    return renderOutput(value, { copy, label: "Text" });
+  }
+  const short = JSON.stringify(value) ?? "";
+  if (short.length <= 80) return visible(short, { isCode: true });
+  return renderCode(JSON.stringify(value, null, 2), "json", { copy });
+}

@@ -1,0 +1,159 @@
+// Questions of agents: a form with a part for each of them. One device's answer counts; what the
+// others were about to say is not lost without a word.
+
+import { h } from "../draw/dom.js";
+import { renderInline, renderMarkdown } from "../draw/markdown.js";
+import { visible } from "../draw/visible.js";
+
+/**
+ * @param {object} question {id, questions: [{id, header, question, options, multiSelect, …}]}
+ * @param {{answer: Function, dismiss: Function}} acts `answer(answers)` with
+ * {questionId: {options: [label], custom?: text}}; both may return {already: true}.
+ * @returns {HTMLFormElement}
+ */
+export function renderQuestion(question, { answer, dismiss }) {
+  const fields = question.questions.map((one, at) => new Field(one, `${question.id}-${at}`));
+  const send = h("button", { type: "submit", class: "button primary" }, "Answer");
+  const leave = h("button", { type: "button", class: "button quiet" }, "Dismiss");
+  const problem = h("p", { class: "problem", role: "alert", hidden: true });
+  const note = h("p", { class: "question-note", role: "status", hidden: true });
+  const form = h("form", {
+    class: "question",
+    "aria-label": question.questions.map((one) => one.header || "Question").join(", ") || "Question",
+    novalidate: true,
+  }, fields.map((field) => field.element), problem, note,
+  h("div", { class: "question-acts" }, send, leave));
+  const all = new Answering(form, fields, { send, leave, problem, note });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const missing = fields.find((field) => field.isRequired && !field.isAnswered);
+    if (missing) all.refuse(missing);
+    else all.run("Sending your answer", "Answered.", () => answer(all.answers()));
+  });
+  leave.addEventListener("click", () => all.run("Dismissing", "Dismissed.", () => dismiss()));
+  return form;
+}
+
+/** The form while it is on its way, and after. */
+class Answering {
+  constructor(form, fields, parts) {
+    this.form = form;
+    this.fields = fields;
+    Object.assign(this, parts);
+  }
+
+  answers() {
+    return Object.fromEntries(this.fields.map((field) => [field.id, field.answer]));
+  }
+
+  refuse(field) {
+    this.problem.textContent = "Choose or write an answer first.";
+    this.problem.hidden = false;
+    field.focus();
+  }
+
+  async run(doing, done, act) {
+    if (this.form.dataset.state === "sending") return;
+    this.state("sending", doing);
+    try {
+      const outcome = await act();
+      if (outcome?.already) this.state("elsewhere", "Another device has answered already.");
+      else this.state("answered", done);
+    } catch (error) {
+      this.state("open", "");
+      this.problem.textContent = error?.message || "It could not be sent. Try again.";
+      this.problem.hidden = false;
+    }
+  }
+
+  state(name, words) {
+    this.form.dataset.state = name;
+    this.form.setAttribute("aria-busy", String(name === "sending"));
+    this.problem.hidden = true;
+    this.note.hidden = !words;
+    this.note.replaceChildren(
+      ...(name === "sending" ? [h("span", { class: "spinner", "aria-hidden": "true" })] : []), words);
+    // What has focus keeps it while it is sent: only fields are disabled, buttons say that they are.
+    for (const field of this.fields) field.element.disabled = name !== "open";
+    for (const button of [this.send, this.leave]) {
+      button.setAttribute("aria-disabled", String(name !== "open"));
+      button.hidden = name === "answered" || name === "elsewhere";
+    }
+  }
+}
+
+/** One of the questions: options to choose from, and room for other words. */
+class Field {
+  constructor(one, name) {
+    this.id = one.id;
+    // Of several options none may be the answer.
+    this.isRequired = one.required ?? !one.multiSelect;
+    this.isMultiple = Boolean(one.multiSelect);
+    const options = (one.options ?? []).slice(0, 100);
+    const allowsWords = one.allowCustom !== false || !options.length;
+    this.inputs = options.map((option, at) => this.option(option, name, at));
+    this.words = allowsWords ? this.wordsField(name, options.length > 0) : null;
+    const text = one.question || one.header || "Question";
+    this.element = h("fieldset", { class: "question-part" },
+      h("legend", {},
+        one.header ? h("span", { class: "question-header" }, visible(one.header)) : null,
+        isLong(text) ? null : h("span", { class: "question-text" }, renderInline(text))),
+      isLong(text) ? renderMarkdown(text) : null,
+      this.inputs.map((input) => input.row), this.words?.row);
+  }
+
+  option(option, name, at) {
+    const input = h("input", {
+      type: this.isMultiple ? "checkbox" : "radio",
+      name,
+      id: `${name}-${at}`,
+      value: String(at),
+      "aria-describedby": option.description ? `${name}-${at}-about` : null,
+      onChange: () => { if (!this.isMultiple && this.words) this.words.input.value = ""; },
+    });
+    const row = h("div", { class: "option" }, input,
+      h("label", { for: input.id }, visible(String(option.label))),
+      option.description
+        ? h("p", { id: `${name}-${at}-about`, class: "option-about" }, renderInline(option.description))
+        : null);
+    return { input, row, label: String(option.label) };
+  }
+
+  wordsField(name, isOther) {
+    const input = h("textarea", {
+      class: "input",
+      id: `${name}-words`,
+      rows: isOther ? "1" : "3",
+      maxlength: "20000",
+      onInput: () => {
+        // Own words stand in place of the one choice.
+        if (this.isMultiple || !input.value) return;
+        for (const one of this.inputs) one.input.checked = false;
+      },
+      onKeydown: (event) => {
+        if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+        event.preventDefault();
+        input.form.requestSubmit();
+      },
+    });
+    const label = h("label", { for: input.id }, isOther ? "Something else" : "Your answer");
+    return { input, row: h("div", { class: "option-words" }, label, input) };
+  }
+
+  get isAnswered() {
+    return this.inputs.some((one) => one.input.checked) || Boolean(this.words?.input.value.trim());
+  }
+
+  get answer() {
+    const options = this.inputs.filter((one) => one.input.checked).map((one) => one.label);
+    const custom = this.words?.input.value.trim();
+    return custom ? { options, custom } : { options };
+  }
+
+  focus() {
+    (this.inputs[0]?.input ?? this.words?.input)?.focus();
+  }
+}
+
+const isLong = (text) => typeof text === "string" && (text.includes("\n") || text.length > 2000);
+

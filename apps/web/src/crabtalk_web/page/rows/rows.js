@@ -1,0 +1,44 @@
+// Rows of a conversation: an element for each, and the same element brought up to what its row has
+// become. An update touches only what differs, so that focus, selection and what is open stay.
+
+import { renderEnd, renderService, updateService } from "./service.js";
+import { renderFile, updateFile } from "./file.js";
+import { renderText, updateText } from "./text.js";
+import { renderTool, updateTool } from "./tool.js";
+import { renderUser, updateUser } from "./user.js";
+
+export { renderLive, updateLive } from "./text.js";
+export { renderQuestion } from "./question.js";
+
+const KINDS = {
+  user: [renderUser, updateUser],
+  text: [renderText, updateText],
+  service: [renderService, updateService],
+  tool: [renderTool, updateTool],
+  file: [renderFile, updateFile],
+  end: [renderEnd, () => undefined],
+};
+
+const revisions = new WeakMap();
+
+/**
+ * @param {object} row of a story
+ * @param {{session: object, openFile: Function, copy: Function, announce: Function}} context
+ * @returns {HTMLElement}
+ */
+export function renderRow(row, context) {
+  const [render] = KINDS[row.kind] ?? KINDS.service;
+  // Rows that hold rows draw them by this function, which they cannot import.
+  const element = render(row, { depth: 0, ...context, renderRow, updateRow });
+  element.dataset.row = row.id;
+  revisions.set(element, row.revision);
+  return element;
+}
+
+/** Brings an element of the same row to its present revision. */
+export function updateRow(element, row, context) {
+  if (revisions.get(element) === row.revision) return;
+  revisions.set(element, row.revision);
+  const [, update] = KINDS[row.kind] ?? KINDS.service;
+  update(element, row, { depth: 0, ...context, renderRow, updateRow });
+}

@@ -1,0 +1,61 @@
+// Where things stand: by the agent's clock, and by their number where two have the same time.
+//
+// What people's devices say has no such clock. It stands where its number puts it: after whatever it
+// follows, however wrong anybody's watch is; so words that are new are always last.
+
+/** Numbers and times of what has a time, by number. */
+export class Clock {
+  #marks = [];
+
+  /** Takes in entries that nobody has seen before, by number. The numbers between which places may
+   * be others now. */
+  note(entries) {
+    const fresh = entries.filter((entry) => entry.isTimed);
+    if (!fresh.length) return { low: Infinity, high: -Infinity };
+    const [first, last] = [fresh[0].seq, fresh.at(-1).seq];
+    const isLater = !this.#marks.length || first > this.#marks.at(-1).seq;
+    const low = this.#marks[firstAfter(this.#marks, first) - 1]?.seq ?? -Infinity;
+    const high = this.#marks[firstAfter(this.#marks, last)]?.seq ?? Infinity;
+    for (const { seq, time } of fresh) this.#marks.push({ seq, time });
+    if (!isLater) this.#marks.sort((a, b) => a.seq - b.seq);
+    return { low, high };
+  }
+
+  /** The place of an entry: `{time, seq}`. */
+  place({ seq, time, isTimed }) {
+    if (isTimed) return { time, seq };
+    const next = firstAfter(this.#marks, seq);
+    const neighbour = this.#marks[next - 1] ?? this.#marks[next];
+    return { time: neighbour?.time ?? 0, seq };
+  }
+}
+
+export const compare = (a, b) => a.time - b.time || a.seq - b.seq;
+
+/** Puts `item` into a list that is in order, and keeps it so. `placeOf` says where one stands. */
+export function insert(list, item, placeOf) {
+  const place = placeOf(item);
+  let [low, high] = [0, list.length];
+  if (high && compare(placeOf(list[high - 1]), place) <= 0) low = high;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (compare(placeOf(list[middle]), place) <= 0) low = middle + 1;
+    else high = middle;
+  }
+  list.splice(low, 0, item);
+}
+
+export function remove(list, item) {
+  const at = list.lastIndexOf(item);
+  if (at >= 0) list.splice(at, 1);
+}
+
+function firstAfter(marks, seq) {
+  let [low, high] = [0, marks.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (marks[middle].seq <= seq) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

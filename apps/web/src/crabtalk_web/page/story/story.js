@@ -1,0 +1,318 @@
+// A story: the rows that a conversation is read as, made of its entries in whatever order they
+// come. It has no clock, no screen and no chance in it: the same entries give the same rows.
+//
+// Rows are the same objects as long as they are shown; `revision` goes up with each change to one,
+// or to what is inside it.
+
+import { Agents } from "./agents.js";
+import { isCuid } from "./bodies.js";
+import { Clock, compare, insert, remove } from "./order.js";
+import { fileRow, People, userRow } from "./people.js";
+import { Turns } from "./turns.js";
+
+// What would be deeper is shown further out: somebody has to draw it.
+const DEEPEST = 24;
+
+export class Story {
+  rows = [];
+  usage = null;
+  version = 0; // goes up with every change to anything
+
+  #seen = new Set();
+  #places = new Map();
+  #parents = new Map();
+  #clock = new Clock();
+  #agents = new Agents();
+  #turns = new Turns();
+  #people = new People();
+  #waiting = new Map(); // rows that are not at the relay yet, by their local ids
+  #loose = new Map(); // rows that hold a file whose words have not come
+  #usedAt = { time: -Infinity, seq: -Infinity };
+
+  /** Whether a turn is open. */
+  get isWorking() {
+    return this.#turns.open !== null;
+  }
+
+  /** Who speaks in the turn that is open: a guest, or null for the conversation's own agent. */
+  get speaker() {
+    return this.#turns.open?.guest ?? null;
+  }
+
+  /** Takes in entries, of which it may know some. True when there is anything new. */
+  add(entries) {
+    const fresh = entries.filter((entry) => this.#isNew(entry)).sort((a, b) => a.seq - b.seq);
+    if (!fresh.length) return false;
+    const moved = this.#clock.note(fresh);
+    for (const entry of fresh) this.#take(entry);
+    if (fresh.some(isOfPeople)) this.#handOutFiles();
+    this.#resettle(moved);
+    for (const row of this.#turns.cut()) this.#touch(row);
+    this.version += 1;
+    return true;
+  }
+
+  /** The row of words that are to be sent, made or brought up to date; null for words that were
+   * dropped, or have come back. `files` have ids, by which they are known when they come back. */
+  wait({ localId, order, time, text, files = [], state, problem = "", progress = null }) {
+    let row = this.#waiting.get(localId);
+    if (!row) {
+      if (text === undefined || this.#seen.has(`local ${localId}`)) return null;
+      row = userRow(localId, time, text);
+      row.files = files.map((file) =>
+        this.#people.file(file.id, () => fileRow(file.id, time, "user", file, null)));
+      this.#waiting.set(localId, row);
+      this.#put(row, { time: Infinity, seq: order });
+    }
+    Object.assign(row, { state, problem, progress });
+    this.#touch(row);
+    this.version += 1;
+    return row;
+  }
+
+  /** Words that will not be sent after all. */
+  drop(localId) {
+    const row = this.#waiting.get(localId);
+    if (!row) return;
+    this.#waiting.delete(localId);
+    this.#takeOut(row);
+    this.version += 1;
+  }
+
+  // ── Entries ─────────────────────────────────────────────────────────────────────────────────
+
+  #isNew({ id, localId, seq }) {
+    const keys = [`seq ${seq}`, id && `id ${id}`, localId && `local ${localId}`].filter(Boolean);
+    const isKnown = keys.some((key) => this.#seen.has(key));
+    for (const key of keys) this.#seen.add(key);
+    return !isKnown;
+  }
+
+  #take(entry) {
+    const { ev, subagent } = entry;
+    const place = this.#clock.place(entry);
+    const turn = entry.turn ? this.#turns.see(entry.turn, place) : null;
+    const agent = subagent ? this.#agents.of(subagent) : null;
+    if (entry.usage && compare(this.#usedAt, place) <= 0) {
+      this.#usedAt = place;
+      this.usage = entry.usage;
+    }
+    if (ev.t === "tool-call-start") this.#begin(entry, place, turn, agent);
+    else if (ev.t === "tool-call-end") this.#end(turn, ev);
+    else if (ev.t === "turn-end") this.#endTurn(entry, place, turn);
+    else if (ev.t === "start" || ev.t === "stop") this.#startOrStop(turn, agent, ev);
+    else if (ev.t === "file") this.#file(entry, place, agent);
+    else if (ev.t === "service" && ev.text) this.#say(entry, place, agent);
+    else if (ev.t === "text") this.#text(entry, place, agent);
+  }
+
+  #text(entry, place, agent) {
+    if (entry.role === "agent") {
+      if (entry.ev.text) this.#say(entry, place, agent);
+      return;
+    }
+    const waiting = this.#waiting.get(entry.localId);
+    const row = waiting ?? userRow(idOf(entry), entry.time, entry.ev.text);
+    if (waiting) {
+      this.#waiting.delete(entry.localId);
+      this.#takeOut(row);
+      Object.assign(row, { time: entry.time, state: "sent", problem: "", progress: null });
+      row.revision += 1;
+    }
+    if (!entry.isTimed) this.#people.add(entry, row);
+    this.#put(row, place);
+  }
+
+  #say(entry, place, agent) {
+    const { t, text, thinking } = entry.ev;
+    const row = { kind: t, id: idOf(entry), time: entry.time, revision: 1, text };
+    if (t === "text") row.thinking = thinking;
+    this.#put({ ...row, speaker: agent?.speaker ?? null }, place, agent);
+  }
+
+  #file(entry, place, agent) {
+    const { id, time, role, ev } = entry;
+    const make = () => fileRow(idOf(entry), time, role, ev, agent?.speaker ?? null);
+    if (role === "agent" || entry.isTimed) {
+      this.#put(make(), place, agent);
+      return;
+    }
+    const row = this.#people.file(id, make);
+    row.ref = ev.ref;
+    this.#people.add(entry, row);
+    this.#places.set(row, place);
+  }
+
+  #begin(entry, place, turn, agent) {
+    const { call, name, title, description, args } = entry.ev;
+    const known = turn.calls.get(call);
+    if (known) {
+      Object.assign(known, { name, title, description, args: { ...known.args, ...args } });
+      this.#link(known);
+      this.#touch(known);
+      return;
+    }
+    const row = {
+      kind: "tool",
+      id: idOf(entry),
+      time: entry.time,
+      revision: 1,
+      call,
+      name,
+      title,
+      description,
+      args,
+      state: "running",
+      result: "",
+      durationMs: 0,
+      speaker: agent?.speaker ?? null,
+      children: [],
+      task: null,
+    };
+    this.#turns.begin(turn, row);
+    this.#put(row, place, agent);
+    this.#link(row);
+  }
+
+  #end(turn, ev) {
+    const row = turn === null ? null : this.#turns.end(turn, ev);
+    if (row) this.#touch(row);
+  }
+
+  #endTurn(entry, place, turn) {
+    if (turn === null || turn.isOver) return;
+    turn.isOver = true;
+    if (entry.ev.status === "completed") return;
+    const row = { kind: "end", id: idOf(entry), time: entry.time, revision: 1 };
+    this.#put({ ...row, status: entry.ev.status }, place);
+  }
+
+  #startOrStop(turn, agent, ev) {
+    if (agent === null) return;
+    if (ev.t === "start") this.#agents.start(agent, ev.title);
+    else this.#agents.stop(agent);
+    if (turn && agent.host === null && agent.speaker.kind === "guest") turn.guest = agent.speaker;
+    this.#touchAllOf(agent);
+  }
+
+  // ── Tasks ───────────────────────────────────────────────────────────────────────────────────
+
+  /** What a task said goes into the call that delegated to it, also what was read before. */
+  #link(row) {
+    const named = row.args.sessionSubagent;
+    const id = isCuid(named) ? named : isCuid(row.call) ? row.call : "";
+    // A call that only looks like an agent's id delegates to nobody until that agent speaks.
+    if (!id || row.task) return;
+    const agent = this.#agents.of(id);
+    if (agent.host !== null || this.#isInside(row, agent)) return;
+    if (id !== named && !agent.rows.size) {
+      agent.call = row;
+      return;
+    }
+    this.#agents.link(agent, row);
+    for (const said of agent.rows) {
+      this.#takeOut(said);
+      this.#hang(said, agent);
+    }
+    this.#touchAllOf(agent);
+  }
+
+  #isInside(row, agent) {
+    for (let at = row; at; at = this.#parents.get(at)) {
+      if (agent.rows.has(at)) return true;
+    }
+    return false;
+  }
+
+  // ── Rows ────────────────────────────────────────────────────────────────────────────────────
+
+  #put(row, place, agent = null) {
+    this.#places.set(row, place);
+    if (agent?.call && agent.host === null && !this.#isInside(agent.call, agent)) {
+      this.#agents.link(agent, agent.call);
+    }
+    agent?.rows.add(row);
+    this.#hang(row, agent);
+  }
+
+  #hang(row, agent) {
+    let host = agent?.host ?? null;
+    const height = heightOf(row);
+    for (let depth = this.#depthOf(host); host && depth + height > DEEPEST; depth -= 1) {
+      host = this.#parents.get(host) ?? null;
+    }
+    if (host) this.#parents.set(row, host);
+    insert(host ? host.children : this.rows, row, (one) => this.#places.get(one));
+    if (host) this.#touch(host);
+  }
+
+  #takeOut(row) {
+    const host = this.#parents.get(row);
+    remove(host ? host.children : this.rows, row);
+    this.#parents.delete(row);
+    if (host) this.#touch(host);
+  }
+
+  #depthOf(row) {
+    let depth = 0;
+    for (let at = row; at; at = this.#parents.get(at)) depth += 1;
+    return depth;
+  }
+
+  #touch(row) {
+    for (let at = row; at; at = this.#parents.get(at)) at.revision += 1;
+  }
+
+  #touchAllOf(agent) {
+    for (const row of agent.rows) this.#touch(row);
+    if (agent.host) this.#touch(agent.host);
+  }
+
+  // ── People ──────────────────────────────────────────────────────────────────────────────────
+
+  #handOutFiles() {
+    const { groups, loose } = this.#people.sorted();
+    for (const { row, files } of groups) {
+      for (const file of files) this.#forgetLoose(file);
+      const isSame = files.length === row.files.length && files.every((f, at) => f === row.files[at]);
+      if (isSame) continue;
+      row.files = files;
+      this.#touch(row);
+    }
+    const held = new Set([...this.#waiting.values()].flatMap((row) => row.files));
+    for (const { entry, row: file } of loose) {
+      if (held.has(file) || this.#loose.has(file)) continue;
+      const row = userRow(`file ${idOf(entry)}`, entry.time, "");
+      row.files = [file];
+      this.#loose.set(file, row);
+      this.#put(row, this.#places.get(file));
+    }
+  }
+
+  #forgetLoose(file) {
+    const row = this.#loose.get(file);
+    if (!row) return;
+    this.#loose.delete(file);
+    this.#takeOut(row);
+  }
+
+  /** Words whose neighbours in time are others now. */
+  #resettle({ low, high }) {
+    for (const { entry, row } of this.#people.between(low, high)) {
+      const place = this.#clock.place(entry);
+      const [was, shown] = [this.#places.get(row), this.#loose.get(row) ?? row];
+      if (compare(was, place) === 0) continue;
+      if (shown.kind === "file") {
+        this.#places.set(row, place);
+        continue;
+      }
+      this.#takeOut(shown);
+      this.#places.set(row, place);
+      this.#put(shown, place);
+    }
+  }
+}
+
+const heightOf = ({ children = [] }) => 1 + Math.max(0, ...children.map(heightOf));
+const isOfPeople = (entry) => entry.role === "user" && !entry.isTimed;
+const idOf = ({ id, localId, seq }) => id || localId || `seq ${seq}`;

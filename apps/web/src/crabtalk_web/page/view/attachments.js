@@ -1,0 +1,80 @@
+// Files that wait in the composer: shown at once from the browser's own memory, sent with the words.
+
+import { arrange, h } from "../draw/dom.js";
+import { bytes } from "../draw/time.js";
+import { icon } from "./icons.js";
+import { notify } from "./notices.js";
+
+const MOST_FILES = 20;
+const SHOWN = /^image\/(png|jpe?g|gif|webp|avif|bmp)$/;
+
+// By conversation: whoever looks into another one finds the files again.
+const waiting = new Map();
+
+export class Attachments {
+  #chips = new Map();
+  #changed;
+  #largest;
+
+  constructor(session, changed) {
+    this.files = waiting.get(session.id) ?? [];
+    waiting.set(session.id, this.files);
+    this.#largest = session.largestFile;
+    this.#changed = changed;
+    this.element = h("ul", { class: "plain chips", "aria-label": "Attached files", hidden: true });
+    this.draw();
+  }
+
+  add(files) {
+    for (const file of files) {
+      if (file.size > this.#largest) notify(`${file.name} has ${bytes(file.size)}; ${bytes(this.#largest)} is the most that can be sent.`);
+      else if (!file.size) notify(`${file.name} is empty, or a folder; those cannot be sent.`);
+      else if (this.files.length >= MOST_FILES) notify(`${MOST_FILES} files are the most that one message takes.`);
+      else this.files.push(file);
+    }
+    this.draw();
+    this.#changed();
+  }
+
+  /** The files, which are no longer here then. */
+  take() {
+    const taken = this.files.splice(0);
+    this.draw();
+    return taken;
+  }
+
+  draw() {
+    for (const [file, chip] of this.#chips) {
+      if (this.files.includes(file)) continue;
+      chip.forget();
+      this.#chips.delete(file);
+    }
+    for (const file of this.files) {
+      if (!this.#chips.has(file)) this.#chips.set(file, chip(file, () => this.#remove(file)));
+    }
+    arrange(this.element, this.files.map((file) => this.#chips.get(file).element));
+    this.element.hidden = !this.files.length;
+  }
+
+  close() {
+    for (const one of this.#chips.values()) one.forget();
+    this.#chips.clear();
+  }
+
+  #remove(file) {
+    this.files.splice(this.files.indexOf(file), 1);
+    this.draw();
+    this.#changed();
+  }
+}
+
+function chip(file, remove) {
+  const address = SHOWN.test(file.type) ? URL.createObjectURL(file) : "";
+  const picture = address ? h("img", { class: "chip-image", src: address, alt: "" }) : icon("file");
+  const element = h("li", { class: "chip" }, picture,
+    h("span", { class: "chip-name" }, file.name),
+    h("span", { class: "chip-size" }, bytes(file.size)),
+    h("button", { class: "icon-button", type: "button", "aria-label": `Remove ${file.name}`, onclick: remove },
+      icon("close")));
+  return { element, forget: () => address && URL.revokeObjectURL(address) };
+}

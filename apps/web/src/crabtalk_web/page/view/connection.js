@@ -1,0 +1,59 @@
+// The bars above everything: that there is no connection, and that a newer version waits.
+
+import { h, setText } from "../draw/dom.js";
+import { icon } from "./icons.js";
+
+// A connection that comes back within this time was never worth a word.
+const QUIET_MS = 1500;
+const KEPT = "What you write is kept and sent later.";
+
+export class ConnectionBar {
+  #device;
+  #timer = 0;
+  #text = h("span", {});
+
+  constructor(device) {
+    this.#device = device;
+    this.element = h("div", { class: "bar", role: "status", hidden: true }, icon("offline"), this.#text);
+    device.addEventListener("change", () => this.draw());
+    this.draw();
+  }
+
+  draw() {
+    clearTimeout(this.#timer);
+    const { state, since, problem } = this.#device.connection;
+    const isAway = this.#device.stage === "ready" && state !== "online";
+    const left = since + QUIET_MS - Date.now();
+    if (isAway && left > 0) {
+      this.#timer = setTimeout(() => this.draw(), left);
+      return;
+    }
+    this.element.hidden = !isAway;
+    if (!isAway) return;
+    setText(this.#text, state === "offline" ? offline(problem) : `Connecting. ${KEPT}`);
+  }
+}
+
+function offline(problem) {
+  return problem ? `Offline: ${problem.replace(/\.$/, "")}. ${KEPT}` : `Offline. ${KEPT}`;
+}
+
+/** A newer version of the page waits; whoever likes takes it now. */
+export function updateBar(take) {
+  return h("div", { class: "bar", role: "status" },
+    h("span", {}, "A newer version of this page is here."),
+    h("button", { class: "button small", type: "button", onclick: take }, "Load it"));
+}
+
+/** This device was taken out of the account elsewhere. It still has the keys, so it may come back. */
+export function revokedBar(device, leave) {
+  const bar = h("div", { class: "bar", role: "alert" },
+    h("span", {}, "This browser was taken out of your account."),
+    h("button", { class: "button small", type: "button", onclick: () => device.logInAgain() }, "Log in again"),
+    h("button", { class: "button small", type: "button", onclick: () => device.logOut().then(leave) },
+      "Remove everything here"));
+  const draw = () => (bar.hidden = !device.isRevoked);
+  device.addEventListener("change", draw);
+  draw();
+  return bar;
+}

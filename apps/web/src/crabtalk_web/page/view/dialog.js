@@ -1,0 +1,48 @@
+// Dialogs: the browser's own, so that focus, Escape and what lies behind are its business.
+
+import { h } from "../draw/dom.js";
+
+let count = 0;
+
+/**
+ * Opens a dialog with a heading. `build(close)` gives its contents.
+ * @returns {Promise<any>} what it was closed with; undefined for Escape
+ */
+export function openDialog(title, build, { wide = false } = {}) {
+  return new Promise((resolve) => {
+    const heading = h("h2", { id: `dialog-${(count += 1)}` }, title);
+    const body = h("div", { class: "dialog-body" }, heading);
+    const name = wide ? "dialog wide" : "dialog";
+    const dialog = h("dialog", { class: name, "aria-labelledby": heading.id }, body);
+    let outcome;
+    const close = (value) => {
+      outcome = value;
+      dialog.close();
+    };
+    body.append(...[build(close, dialog)].flat(Infinity).filter(Boolean));
+    dialog.addEventListener("click", (event) => {
+      if (event.target === dialog) dialog.close();
+    });
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(outcome);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** A question with a yes and a no. @returns {Promise<boolean>} */
+export async function confirmed({ title, text, yes, danger = false }) {
+  const said = await openDialog(title, (close) => [
+    [text].flat().map((one) => h("p", {}, one)),
+    h("div", { class: "actions" },
+      h("button", { class: "button", type: "button", onclick: () => close(false) }, "Cancel"),
+      h("button", {
+        class: danger ? "button danger" : "button primary",
+        type: "button",
+        onclick: () => close(true),
+      }, yes)),
+  ]);
+  return said === true;
+}

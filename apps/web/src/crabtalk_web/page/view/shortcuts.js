@@ -1,0 +1,55 @@
+// Keys that work everywhere, and the list of them. None of them takes a key away from somebody who
+// is writing.
+
+import { h } from "../draw/dom.js";
+import { openDialog } from "./dialog.js";
+
+const isMac = /mac|iphone|ipad/i.test(navigator.userAgentData?.platform ?? navigator.platform ?? "");
+export const CTRL = isMac ? "⌘" : "Ctrl";
+
+const KEYS = [
+  [["/"], "Search"],
+  [["j"], "Next conversation"],
+  [["k"], "Previous conversation"],
+  [["c"], "Write in this conversation"],
+  [["Enter"], "Send"],
+  [["Shift", "Enter"], "New line"],
+  [["@"], "Bring a guest in"],
+  [["/"], "At the start of a message: a skill"],
+  [[CTRL, "."], "Stop the agent"],
+  [["End"], "To the newest message"],
+  [["Esc"], "Close, or back"],
+  [["?"], "This list"],
+];
+
+/** @param {Record<string, () => void>} actions by key */
+export function listenForKeys(actions) {
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
+    const isCommand = event.ctrlKey || event.metaKey;
+    if (isCommand && event.key === ".") run(actions.stop, event);
+    if (isCommand || event.altKey) return;
+    if (event.key === "Escape") run(actions.escape, event);
+    else if (!isWriting(event.target)) run(actions[event.key], event);
+  });
+}
+
+export function showKeys() {
+  return openDialog("Keys", (close) => [
+    h("dl", { class: "keys" }, KEYS.map(([keys, what]) => [
+      h("dt", {}, keys.map((key, at) => [at ? " " : null, h("kbd", {}, key)])),
+      h("dd", {}, what),
+    ])),
+    h("div", { class: "actions" },
+      h("button", { class: "button", type: "button", onclick: () => close() }, "Close")),
+  ]);
+}
+
+export function isWriting(element) {
+  return Boolean(element?.closest?.("input, textarea, select, [contenteditable]"));
+}
+
+function run(action, event) {
+  if (!action) return;
+  if (action(event) !== false) event.preventDefault();
+}

@@ -1,0 +1,44 @@
+// The service worker: keeps the page's own files, so that it opens at once and without a connection.
+// It keeps nothing else: what is said goes past it, and is kept sealed by the page itself.
+
+// The relay puts the page's own version here. A browser compares this file alone, so any change to
+// the page shows as a change to this line.
+const VERSION = "unversioned";
+const CACHE = `page-${VERSION}`;
+const OWN = /^\/(v[123]|health|worker\.js)(\/|$)/;
+
+self.addEventListener("install", (event) => event.waitUntil(keep()));
+self.addEventListener("activate", (event) => event.waitUntil(settle()));
+self.addEventListener("fetch", (event) => {
+  const address = new URL(event.request.url);
+  if (event.request.method !== "GET" || address.origin !== location.origin) return;
+  if (OWN.test(address.pathname)) return;
+  event.respondWith(answer(event.request, address));
+});
+self.addEventListener("message", (event) => {
+  if (event.data === "take over") self.skipWaiting();
+});
+
+/** All files that the page names, or none: half a page is worse than an old one. */
+async function keep() {
+  const page = await fetch("/", { cache: "reload" });
+  const text = await page.clone().text();
+  const names = [...text.matchAll(/(?:href|src)="(\/[^"]+)"/g)].map((found) => found[1]);
+  const cache = await caches.open(CACHE);
+  await cache.put("/", page);
+  await cache.addAll([...new Set(names)].map((name) => new Request(name, { cache: "no-cache" })));
+}
+
+async function settle() {
+  const names = await caches.keys();
+  const old = names.filter((name) => name.startsWith("page-") && name !== CACHE);
+  await Promise.all(old.map((name) => caches.delete(name)));
+  await self.clients.claim();
+}
+
+async function answer(request, address) {
+  const cache = await caches.open(CACHE);
+  const isPage = request.mode === "navigate" && !/\.[^/]*$/.test(address.pathname);
+  const kept = await cache.match(isPage ? "/" : address.pathname);
+  return kept ?? fetch(request);
+}

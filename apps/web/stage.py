@@ -1,0 +1,358 @@
+"""A stage for the page: everything real but the model, with conversations to look at.
+
+    python -m apps.web.stage            # prints where, and the words that let a browser in
+    python -m apps.web.stage --fresh    # nobody is in yet: prints the link of this machine
+
+A daemon, a relay with the page, a gateway and a device run in this process and a temporary folder
+until Ctrl+C. On the stage are a conversation with tools and a change of a file, one with
+sub-agents, one that is at work, one that asks, one with pictures, one that failed, one with 10,000
+events and one without any. The page is read from its folder with every request.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, ClassVar
+
+import uvloop
+from PIL import Image
+
+import crabtalk_web
+from apps.web.tests.browser import plays
+from apps.web.tests.gateway.phone import Phone, Session, phone
+from apps.web.tests.gateway.world import let_in
+from crabtalk.hooks.tool import Tool, ToolHook
+from crabtalk.runtime import ToolDispatch
+from crabtalk_web.gateway import Credentials, Gateway, GatewayConfig, Pairing, RelayHttp, Store
+from crabtalk_web.gateway.files import picture
+from crabtalk_web.relay import Limits, Relay, RelayConfig
+from crabtalk_web.sealing import DataSealer, new_key, to_backup_text, to_base64, wrap_key
+from crabtalk_web.stream import derived_id
+from tests.daemon.served import CONFIG, Served, served
+from tests.model_server import Connection
+
+PAGE = Path(crabtalk_web.__file__).with_name("page")
+PATIENCE = 30
+CAST = ("crab", "owl", "builder", "runner", "asker", "painter", "breaker", "newcomer")
+AGENTS = {name: f'prompt = "You are {name}."\n' for name in CAST}
+LONG = "keeper"
+EVENTS = 10_000
+DAY = 86_400_000
+
+
+class SendFile(Tool):
+    """Send a file to the person."""
+
+    name: ClassVar[str] = "send_file"
+    path: str
+
+    async def run(self, call: ToolDispatch, hook: ToolHook) -> str:
+        return "sent"
+
+
+class Sending(ToolHook):
+    tools: ClassVar[tuple[type[Tool], ...]] = (SendFile,)
+
+
+@dataclass
+class Stage:
+    """All that runs. `relay` may be stopped, and started again where it was."""
+
+    path: Path
+    daemon: Served
+    model: plays.Actor
+    relay: Relay
+    config: GatewayConfig
+    gateway: Gateway | None = None
+    _task: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        return self.relay.url
+
+    @property
+    def work(self) -> Path:
+        return self.path / "work"
+
+    async def start_gateway(self, credentials: Credentials) -> Gateway:
+        Store(self.daemon.home).prepare()
+        credentials.save(Store(self.daemon.home).credentials)
+        self.gateway = Gateway(
+            self.daemon.home, credentials, self.config, grace=0.5, audit_every=1.0
+        )
+        self._task = asyncio.ensure_future(self.gateway.run())
+        async with asyncio.timeout(PATIENCE):
+            await self.gateway.is_following.wait()
+            await self.gateway.is_connected.wait()
+        return self.gateway
+
+    async def stop_gateway(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    async def stop_relay(self) -> None:
+        await self.relay.__aexit__(None, None, None)
+
+    async def start_relay(self) -> None:
+        config = self.relay.config
+        self.relay = Relay(RelayConfig(**{**slots(config), "port": self.relay.port}))
+        await self.relay.__aenter__()
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[Pairing]:
+        """This machine, asking to be let in."""
+        async with RelayHttp(self.url) as http:
+            pairing = Pairing(http)
+            await pairing.ask()
+            yield pairing
+
+    async def release(self) -> None:
+        """Has the model go on, once it waits."""
+        await self.model.until_waiting()
+        self.model.release()
+
+
+def slots(config: Any) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in config.__slots__}
+
+
+@asynccontextmanager
+async def acting() -> AsyncIterator[plays.Actor]:
+    made = plays.Actor(plays=dict(plays.PLAYS))
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(lambda: Connection(made), "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+    try:
+        yield made
+    finally:
+        listener.close()
+        await made.close()
+        await listener.wait_closed()
+
+
+@asynccontextmanager
+async def stage(
+    path: Path, *, page: Path = PAGE, port: int = 0, agents: dict[str, str] = AGENTS
+) -> AsyncIterator[Stage]:
+    """Without a gateway, and with nobody in yet."""
+    work = path / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    (work / "retry.py").write_text(plays.RETRY)
+    (work / "header.png").write_bytes(drawing(480, 160))
+    limits = Limits(strangers_requests=100_000, uploads_a_minute=10_000)
+    async with AsyncExitStack() as stack:
+        model = await stack.enter_async_context(acting())
+        daemon = await stack.enter_async_context(
+            served(path, model, config=CONFIG, agents=agents, hooks={"sending": Sending()})
+        )
+        daemon.daemon.asks.deadline = DAY / 1000
+        relay = Relay(
+            RelayConfig(path / "relay", port=port, durability="os", static=page, limits=limits)
+        )
+        await relay.__aenter__()
+        made = Stage(path, daemon, model, relay, GatewayConfig(cwd=str(work)))
+        try:
+            yield made
+        finally:
+            await made.stop_gateway()
+            with suppress(Exception):
+                await made.stop_relay()
+
+
+# ── What there is to see ───────────────────────────────────────────────────────────────────────
+
+
+async def perform(on: Stage, device: Phone) -> None:
+    """Has everybody say their part, as told by a device. Some of it goes on."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(talk(device, "crab", plays.WHERE, plays.LONGER, f"@owl {plays.OPINION}"))
+        group.create_task(talk(device, "builder", plays.SURVEY))
+        group.create_task(sketch(device))
+        group.create_task(fail(on, device))
+    runner, asker = await device.session("runner"), await device.session("asker")
+    await device.say(runner, plays.LOGS)
+    await device.say(asker, plays.DEPLOY)
+    await device.until(runner, lambda found: len(found) > 12)
+    await device.until(asker, lambda found: len(found) > 2)
+
+
+async def talk(device: Phone, agent: str, *texts: str) -> None:
+    session = await device.session(agent)
+    for number, text in enumerate(texts, 1):
+        await device.say(session, text)
+        await device.until_ended(session, number)
+
+
+async def sketch(device: Phone) -> None:
+    session = await device.session("painter")
+    data = drawing(960, 540)
+    shown = picture(data)
+    event = {
+        "t": "file",
+        "ref": await device.upload(session, data),
+        "name": "sketch.png",
+        "size": len(data),
+        "mimeType": "image/png",
+        "image": slots_of(shown),
+    }
+    envelope = {**device.envelope(event), "time": int(time.time() * 1000)}
+    await device.post(session, {"role": "session", "content": envelope})
+    await device.say(session, plays.PICTURE)
+    await device.until_ended(session)
+
+
+def slots_of(struct: Any) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+async def fail(on: Stage, device: Phone) -> None:
+    session = await device.session("breaker")
+    await device.say(session, plays.STOPPED)
+    await device.until(session, lambda found: len(found) > 2)
+    async with on.daemon.client() as client:
+        await client.kill("breaker")
+    await device.until_ended(session, 1)
+    await device.say(session, plays.BROKEN)
+    await device.until_ended(session, 2)
+
+
+def drawing(width: int, height: int) -> bytes:
+    """A picture with something in it: a sunset, roughly."""
+    made = Image.linear_gradient("L").resize((width, height))
+    red = made.point([255 - value // 4 for value in range(256)])
+    blue = made.point([60 + value // 2 for value in range(256)])
+    data = BytesIO()
+    Image.merge("RGB", (red, made, blue)).save(data, "PNG")
+    return data.getvalue()
+
+
+# ── Much of it ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def keep_much(device: Phone, events: int = EVENTS) -> Session:
+    """A session whose machine is away, with that many events in it."""
+    key = new_key()
+    session = Session(to_base64(key)[:8], key)
+    metadata = {"name": LONG, "host": "attic", "path": "/", "summary": {"text": "A long story"}}
+    told = await device.ask(
+        "POST",
+        "/v1/sessions",
+        {
+            "tag": derived_id("long", session.id),
+            "metadata": session.sealer.seal(metadata),
+            "dataEncryptionKey": to_base64(wrap_key(device.secret.content_keys.public, key)),
+        },
+    )
+    session.id = told["session"]["id"]
+    bodies = long_story(events, int(time.time() * 1000) - DAY)
+    sealer = DataSealer(key)
+    for first in range(0, events, 100):
+        messages = [
+            {"content": sealer.seal(body), "localId": f"long-{first + number}"}
+            for number, body in enumerate(bodies[first : first + 100])
+        ]
+        await device.ask("POST", f"/v3/sessions/{session.id}/messages", {"messages": messages})
+    return session
+
+
+def long_story(events: int, start: int) -> list[dict[str, Any]]:
+    """Turns, one after the other: each has words, reasoning, a call with its result, an answer."""
+    bodies: list[dict[str, Any]] = []
+    number = 0
+    while len(bodies) < events:
+        number += 1
+        turn, one = derived_id("turn", number), f"Question {number}: how is part {number} built?"
+        bodies.append({"role": "user", "content": {"type": "text", "text": one}})
+        said: list[dict[str, Any]] = [
+            {"t": "turn-start"},
+            {"t": "text", "text": f"Part {number} is near the others.", "thinking": True},
+            {
+                "t": "tool-call-start",
+                "call": derived_id("call", number),
+                "name": "bash",
+                "title": f"Run `grep -n part{number}`",
+                "description": f"Run `grep -n part{number}`",
+                "args": {"command": f"grep -n part{number} *.py"},
+            },
+            {
+                "t": "tool-call-end",
+                "call": derived_id("call", number),
+                "result": "\n".join(f"part{number}.py:{line}: build()" for line in range(8)),
+            },
+            {"t": "text", "text": answer(number)},
+            {"t": "turn-end", "status": "completed"},
+        ]
+        for event in said:
+            envelope = {
+                "id": derived_id("event", number, event["t"], bool(event.get("thinking"))),
+                "time": start + len(bodies) * 1000,
+                "role": "agent",
+                "turn": turn,
+                "ev": event,
+            }
+            bodies.append({"role": "session", "content": envelope})
+    return bodies[:events]
+
+
+def answer(number: int) -> str:
+    if number % 3 == 0:
+        return (
+            f"```python\ndef part{number}():\n    return build({number})\n```\nThat is all of it."
+        )
+    if number % 3 == 1:
+        return f"Part **{number}** is built in `part{number}.py`, from:\n\n- stone\n- wood\n- paper"
+    return f"In {number % 7 + 2} steps, of which the last is the longest. " * (number % 5 + 1)
+
+
+# ── As a program ───────────────────────────────────────────────────────────────────────────────
+
+
+async def pace(model: plays.Actor) -> None:
+    while True:
+        model.release()
+        await asyncio.sleep(0.04)
+
+
+async def main(options: argparse.Namespace) -> None:
+    over = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
+    with tempfile.TemporaryDirectory(prefix="crabtalk-stage-") as folder:
+        async with stage(Path(folder), port=options.port) as on, phone(on.url) as device:
+            pacing = asyncio.ensure_future(pace(on.model))
+            if options.fresh:
+                async with on.asking() as pairing:
+                    tell(f"machine  {pairing.link}")
+                    await on.start_gateway(await pairing.wait())
+                tell("it was let in")
+            else:
+                await on.start_gateway(await let_in(device, on.url))
+                await perform(on, device)
+                await keep_much(device, options.events)
+                tell(f"page   {on.url}/")
+                tell(f"words  {to_backup_text(device.secret.secret)}")
+            await over.wait()
+            pacing.cancel()
+
+
+def tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m apps.web.stage")
+    parser.add_argument("--port", type=int, default=0, help="of the relay; any by default")
+    parser.add_argument("--fresh", action="store_true", help="let a browser pair with it")
+    parser.add_argument("--events", type=int, default=EVENTS, help="of the long conversation")
+    uvloop.run(main(parser.parse_args()))

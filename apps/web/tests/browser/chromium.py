@@ -1,0 +1,140 @@
+"""The browser: which Chromium there is, and what a page in it must not do.
+
+CRABTALK_CHROMIUM names one that is not on the PATH. Where there is none these tests are skipped,
+and say what to install; where CI is set they fail instead.
+"""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    WebError,
+    async_playwright,
+    expect,
+)
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+MISSING = (
+    "needs Chromium: install Debian's package with `apt-get install chromium`, or name one in"
+    " CRABTALK_CHROMIUM"
+)
+# Fonts, colours and times are the same wherever a picture of it is taken.
+OPTIONS = ["--font-render-hinting=none", "--force-color-profile=srgb", "--disable-gpu"]
+REPORTS = """
+addEventListener("securitypolicyviolation", (event) => {
+  console.error(`policy: ${event.violatedDirective} forbids ${event.blockedURI}`);
+});
+"""
+# However busy the machine.
+PATIENCE_MS = 20_000
+WIDTHS = {360: 740, 768: 1024, 1440: 900}
+
+
+def find() -> Path | None:
+    named = os.environ.get("CRABTALK_CHROMIUM")
+    if named:
+        return Path(named)
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    return Path(found) if found else None
+
+
+def need() -> Path:
+    """Skips, or fails where nothing may be skipped."""
+    found = find()
+    if found is not None:
+        return found
+    if os.environ.get("CI"):
+        pytest.fail(MISSING)
+    pytest.skip(MISSING)
+
+
+@asynccontextmanager
+async def launched(path: Path, *options: str) -> AsyncIterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MS)
+    # The sandbox of a browser does not work for root; what it loads here is ours.
+    is_root = os.geteuid() == 0
+    async with async_playwright() as driver:
+        browser = await driver.chromium.launch(
+            executable_path=path, args=[*OPTIONS, *options], chromium_sandbox=not is_root
+        )
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@dataclass
+class Watch:
+    """What a browser did that nobody wants: complaints, and requests to anybody but the relay."""
+
+    origins: set[str]
+    faults: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)  # addresses, and where they were asked from
+    _expected: list[str] = field(default_factory=list)
+
+    def follow(self, context: BrowserContext) -> None:
+        context.on("console", self._console)
+        context.on("weberror", self._error)
+        context.on("request", self._request)
+
+    def expect(self, *parts: str) -> None:
+        """Complaints with any of these in them are what a test is about."""
+        self._expected += parts
+
+    def check(self) -> None:
+        found = [f for f in self.faults if not any(part in f for part in self._expected)]
+        assert found == [], found
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            where = message.location.get("url", "")
+            self.faults.append(f"console {message.type}: {message.text} ({where})")
+
+    def _error(self, error: WebError) -> None:
+        self.faults.append(f"page error: {error.error}")
+
+    def _request(self, request: Request) -> None:
+        self.asked += [request.url, request.headers.get("referer", "")]
+        parts = urlsplit(request.url)
+        if parts.scheme in ("data", "blob"):
+            return
+        if f"{parts.scheme}://{parts.netloc}" not in self.origins:
+            self.faults.append(f"request: {request.method} {request.url}")
+
+
+@asynccontextmanager
+async def visiting(
+    browser: Browser,
+    url: str,
+    *,
+    width: int = 1440,
+    theme: str = "light",
+    storage: str | None = None,
+) -> AsyncIterator[tuple[Page, Watch]]:
+    """A page of a browser that has never been anywhere."""
+    context = await browser.new_context(
+        viewport={"width": width, "height": WIDTHS.get(width, 900)},
+        color_scheme="dark" if theme == "dark" else "light",
+        reduced_motion="reduce",
+        locale="en-GB",
+        timezone_id="UTC",
+    )
+    context.set_default_timeout(PATIENCE_MS)
+    watch = Watch({url})
+    watch.follow(context)
+    await context.add_init_script(REPORTS)
+    try:
+        yield await context.new_page(), watch
+    finally:
+        await context.close()

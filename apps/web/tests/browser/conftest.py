@@ -1,0 +1,31 @@
+"""One browser, and one stage that everybody may look at, for all tests of a process."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from apps.web.stage import Stage, keep_much, perform, stage
+from apps.web.tests.gateway.phone import Phone, phone
+from apps.web.tests.gateway.world import let_in
+
+from .chromium import launched, need
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    async with launched(need()) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def performance(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Stage, Phone]]:
+    """All that can be seen, and the device that has seen it. Tests leave it as it is."""
+    async with stage(tmp_path_factory.mktemp("stage")) as on, phone(on.url) as device:
+        await on.start_gateway(await let_in(device, on.url))
+        await perform(on, device)
+        await keep_much(device, 1000)
+        yield on, device

@@ -1,0 +1,150 @@
+"""Ways into the page, and the way out: links, words, invitations, and nothing that is left."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from apps.web.stage import stage
+from crabtalk_web.sealing import MasterSecret, from_backup_text, new_key, to_backup_text, to_base64
+
+from .scene import CAST, scene
+from .visitor import probe, visitor
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def kept(page: Page) -> dict[str, object]:
+    found: dict[str, object] = await page.evaluate(probe("kept"))
+    return found
+
+
+@pytest.mark.req("page.first_visit")
+@pytest.mark.req("page.pair")
+async def test_a_first_visitor_follows_the_link_lets_the_machine_in_and_talks(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with (
+        stage(tmp_path, agents=CAST) as on,
+        visitor(browser, on.url, width=360) as person,
+        on.asking() as pairing,
+    ):
+        waiting = asyncio.ensure_future(pairing.wait())
+        await person.let_in(pairing.link)
+        await on.start_gateway(await waiting)
+        await person.open_list()
+        await person.enter("crab")
+        await person.say("!say welcome")
+        await person.sees("welcome", 2)
+        assert "#" not in person.page.url
+        key = pairing.link.partition("#key=")[2]
+        assert key
+        assert not any(key in address for address in person.watch.asked)
+
+
+@pytest.mark.req("page.pair")
+async def test_a_link_that_leads_nowhere_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
+    async with stage(tmp_path, agents=CAST) as on, visitor(browser, on.url) as person:
+        person.watch.expect("404", "410")
+        key = to_base64(new_key()).replace("+", "-").replace("/", "_").rstrip("=")
+        await person.let_in(f"/terminal/connect#key={key}")
+        told = person.page.get_by_role("alert")
+        await expect(told).to_contain_text("Run crabtalk-web again")
+
+
+@pytest.mark.req("page.restore")
+async def test_words_that_are_none_are_refused_with_a_sentence(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with stage(tmp_path, agents=CAST) as on, visitor(browser, on.url) as person:
+        await person.open("/")
+        await person.restore("these are no words")
+        await expect(person.page.get_by_role("alert")).to_contain_text("52")
+        right = to_backup_text(MasterSecret(new_key()).secret)
+        await person.give_words(right)
+        await expect(person.page.get_by_role("navigation", name="Conversations")).to_be_visible()
+
+
+@pytest.mark.req("page.join")
+async def test_a_second_device_is_invited_and_sees_the_same(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path) as s, s.somebody(width=360) as other:
+        await s.person.say("!say before you came")
+        await s.person.sees("before you came", 2)
+        before = await s.person.told()
+        link = await s.person.invite()
+        await other.open(link)
+        await other.button("Join").click()
+        await s.person.button("Let it in").click()
+        await other.enter("crab")
+        await other.sees("before you came", 2)
+        assert await other.told() == before
+        await s.person.enter("crab")
+        await other.say("said on the second")
+        await s.person.sees("said on the second", 2)
+        seed = link.partition("#")[2]
+        assert seed
+        assert not any(seed in address for address in other.watch.asked)
+        assert "#" not in other.page.url
+        assert await other.words() == s.words
+
+
+@pytest.mark.req("page.keys")
+async def test_no_secret_lies_about_in_the_browser(browser: Browser, tmp_path: Path) -> None:
+    async with scene(browser, tmp_path) as s:
+        await s.person.say("!say something to keep")
+        await s.person.sees("something to keep", 2)
+        found = await kept(s.person.page)
+        text = json.dumps(found)
+        secret = from_backup_text(s.words)
+        assert secret is not None
+        session = await s.device.session("crab")
+        content = s.device.secret.content_keys.secret
+        for hidden in (secret, session.key, content):
+            for form in (to_base64(hidden), to_base64(hidden).rstrip("="), hidden.hex()):
+                assert form not in text
+        assert "something to keep" not in json.dumps([found["local"], found["session"]])
+        keys = re.findall(r'"key": "(\w+)", "extractable": (\w+)', text)
+        assert keys
+        assert {extractable for kind, extractable in keys if kind != "public"} == {"false"}
+
+
+@pytest.mark.req("page.logout")
+async def test_logging_out_leaves_nothing(browser: Browser, tmp_path: Path) -> None:
+    async with scene(browser, tmp_path) as s:
+        await s.person.drop("beach.png", "image/png", b"\x89PNG no picture")
+        await s.person.say("!say something to forget")
+        await s.person.sees("something to forget", 2)
+        devices = (await s.device.ask("GET", "/v1/devices"))["devices"]
+        await s.person.log_out()
+        await expect(s.person.button("Start here")).to_be_visible()
+        assert len((await s.device.ask("GET", "/v1/devices"))["devices"]) == len(devices) - 1
+        found = await kept(s.person.page)
+        assert "something to forget" not in json.dumps(found)
+        assert found["local"] == found["session"] == {}
+        assert found["cookies"] == ""
+        databases = found["databases"]
+        assert isinstance(databases, dict)
+        assert not any(rows for stores in databases.values() for rows in stores.values()), databases
+        await s.person.open("/")
+        await expect(s.person.button("Start here")).to_be_visible()
+
+
+@pytest.mark.req("page.revoked")
+async def test_a_device_that_was_taken_away_says_so(browser: Browser, tmp_path: Path) -> None:
+    async with scene(browser, tmp_path, agent="") as s:
+        s.person.watch.expect("401", "WebSocket")
+        before = {one["id"] for one in (await s.device.ask("GET", "/v1/devices"))["devices"]}
+        async with s.somebody() as other:
+            other.watch.expect("401", "WebSocket")
+            await other.open("/")
+            await other.restore(s.words)
+            await expect(other.conversation("crab")).to_be_visible()
+            after = {one["id"] for one in (await s.device.ask("GET", "/v1/devices"))["devices"]}
+            (new,) = after - before
+            await s.device.ask("DELETE", f"/v1/devices/{new}")
+            await expect(other.page.locator("body")).to_contain_text("taken out of your account")

@@ -1,0 +1,194 @@
+"""Hostile words, agents and relays: nothing of it runs, asks elsewhere, or breaks the page."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Route, expect
+
+from apps.web.tests.gateway.phone import Phone, Session
+from crabtalk_web.sealing import new_key, to_base64, wrap_key
+from crabtalk_web.stream import derived_id
+
+from .scene import scene
+from .visitor import probe
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+MARKDOWN = [
+    "<script>window.pwned = 1</script>",
+    "<img src=x onerror='window.pwned = 1'>",
+    "<svg onload='window.pwned = 1'><a xlink:href='javascript:window.pwned=1'><rect/></a></svg>",
+    "<iframe srcdoc='<script>parent.pwned = 1</script>'></iframe>",
+    "<form action='javascript:window.pwned=1'><button>send</button></form>",
+    "<base href='http://192.0.2.1/'><link rel=stylesheet href='http://192.0.2.1/x.css'>",
+    "<style>@import url(http://192.0.2.1/x.css)</style>",
+    "<meta http-equiv=refresh content='0;url=http://192.0.2.1/'>",
+    "[click](javascript:window.pwned=1) [click](JaVaScRiPt&colon;window.pwned=1)",
+    "[click](data:text/html;base64,PHNjcmlwdD5wYXJlbnQucHduZWQ9MTwvc2NyaXB0Pg==)",
+    "[click](vbscript:x) [click](java\nscript:window.pwned=1)",
+    "[click](\x01javascript:window.pwned=1) [click](//192.0.2.1) [click](\\\\192.0.2.1)",
+    "[click](http://192.0.2.1/ 'title\" onmouseover=\"window.pwned=1')",
+    "![picture](http://192.0.2.1/pixel.png) ![x](javascript:window.pwned=1)",
+    "[a]: javascript:window.pwned=1\n\n[a] [b][a] <javascript:window.pwned=1>",
+    "```html\n<script>window.pwned = 1</script>\n```\n\n`<img src=x onerror=window.pwned=1>`",
+    "| a | b |\n|---|---|\n| <img src=x onerror=window.pwned=1> | [x](javascript:window.pwned=1) |",
+    '```"><img src=x onerror=window.pwned=1>\nx\n```',
+    "# <b onclick=window.pwned=1>heading</b>\n\n> <details open ontoggle=window.pwned=1>quote",
+    "*".join("a" for _ in range(2000)) + "[" * 2000 + "(" * 2000 + "`" * 501 + ">" * 500,
+    "\u202egnp.exe\u202c \u2066x\u2069 \ud83d\udc4d\u200d" + "\u0301" * 500,
+    "__proto__ [__proto__](constructor) {{constructor.constructor('window.pwned=1')()}} ${7*7}",
+]
+
+
+def events(texts: list[str]) -> list[dict[str, Any]]:
+    """The same words wherever words can be."""
+    found: list[dict[str, Any]] = [{"t": "turn-start"}]
+    for number, text in enumerate(texts):
+        call = {"call": f"call{number}{text[:20]}"}
+        found += [
+            {"t": "text", "text": text},
+            {"t": "text", "text": text, "thinking": True},
+            {"t": "service", "text": text},
+            {
+                **call,
+                "t": "tool-call-start",
+                "name": text[:200],
+                "title": text,
+                "description": text,
+                "args": {
+                    "path": text,
+                    "old_string": text,
+                    "new_string": text[::-1],
+                    text[:50]: text,
+                },
+            },
+            {**call, "t": "tool-call-end", "result": text, "isError": number % 2 == 0},
+            {"t": "file", "ref": text[:100], "name": text, "size": 1, "mimeType": text[:50]},
+        ]
+    return found
+
+
+async def put(device: Phone, session: Session, told: list[dict[str, Any]]) -> None:
+    turn = derived_id("hostile")
+    bodies = [
+        {
+            "role": "session",
+            "content": {
+                "id": derived_id("hostile", number),
+                "time": 1_800_000_000_000 + number,
+                "role": "agent",
+                "turn": turn,
+                "ev": event,
+            },
+        }
+        for number, event in enumerate(told)
+    ]
+    for first in range(0, len(bodies), 100):
+        messages = [
+            {"content": session.sealer.seal(body), "localId": f"h{first + number}"}
+            for number, body in enumerate(bodies[first : first + 100])
+        ]
+        await device.ask("POST", f"/v3/sessions/{session.id}/messages", {"messages": messages})
+
+
+@pytest.mark.req("page.hostile.words")
+async def test_no_words_are_ever_more_than_words(browser: Browser, tmp_path: Path) -> None:
+    async with scene(browser, tmp_path) as s:
+        page = s.person.page
+        session = await s.device.session("crab")
+        for first in range(0, len(MARKDOWN), 5):  # each of them in view for a while
+            await put(s.device, session, events(MARKDOWN[first : first + 5]))
+        await put(s.device, session, [{"t": "text", "text": "the end of it"}])
+        await s.person.sees("the end of it")
+        for _ in range(12):
+            await s.person.log.hover()
+            await page.mouse.wheel(0, -3000)
+            await page.evaluate("() => new Promise((done) => requestAnimationFrame(done))")
+            found = await page.evaluate(probe("dangers"))
+            assert (found["elements"], found["handlers"], found["pwned"]) == ([], [], None)
+            assert found["loose"] == 0
+            assert set(found["protocols"]) <= {"http:", "https:", "mailto:"}
+            assert all(one.startswith(("blob:", "data:image/")) for one in found["sources"])
+        assert await page.evaluate("() => Object.prototype.polluted") is None
+        await s.person.say("!say still here")
+        await s.person.sees("still here", 2)
+
+
+@pytest.mark.req("page.hostile.names")
+async def test_names_and_titles_are_words_as_well(browser: Browser, tmp_path: Path) -> None:
+    async with scene(browser, tmp_path, agent="") as s:
+        for number, text in enumerate(MARKDOWN[:6]):
+            key = new_key()
+            session = Session("", key)
+            metadata = {"name": text, "host": text, "path": text, "summary": {"text": text * 50}}
+            await s.device.ask(
+                "POST",
+                "/v1/sessions",
+                {
+                    "tag": derived_id("hostile", number),
+                    "metadata": session.sealer.seal(metadata),
+                    "dataEncryptionKey": to_base64(
+                        wrap_key(s.device.secret.content_keys.public, key)
+                    ),
+                },
+            )
+        nav = s.person.page.get_by_role("navigation", name="Conversations")
+        await expect(nav.get_by_role("link").filter(has_text="<script>")).to_be_visible()
+        assert await s.person.page.evaluate("() => window.pwned") is None
+        assert await s.person.faults() == []
+
+
+@pytest.mark.req("page.hostile.relay")
+async def test_a_relay_that_makes_things_up_is_not_believed(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path, agent="") as s:
+        crab, owl = await s.device.session("crab"), await s.device.session("owl")
+        await s.device.say(owl, "!say only for owl")
+        await s.device.until_ended(owl)
+        (first, *_) = (
+            await s.device.ask("GET", f"/v3/sessions/{owl.id}/messages?after_seq=0&limit=5")
+        )["messages"]
+        made_up = [
+            first["content"]["c"],  # of another conversation
+            "AAAA",
+            to_base64(bytes(100)),
+            crab.sealer.seal({"role": "session", "content": None}),
+            crab.sealer.seal([]),
+            crab.sealer.seal("words"),
+            crab.sealer.seal({"role": "agent", "content": {"type": "output"}}),
+            crab.sealer.seal({"role": "user", "content": {"type": "text", "text": 7}}),
+        ]
+        messages = [{"content": c, "localId": f"m{n}"} for n, c in enumerate(made_up)]
+        await s.device.ask("POST", f"/v3/sessions/{crab.id}/messages", {"messages": messages})
+        await s.person.enter("crab")
+        await s.person.say("!say none of that")
+        await s.person.sees("none of that", 2)
+        assert "only for owl" not in json.dumps(await s.person.told())
+
+
+@pytest.mark.req("page.hostile.relay")
+async def test_answers_that_are_none_are_told_and_forgiven(
+    browser: Browser, tmp_path: Path
+) -> None:
+    rubbish = ["<html>gateway timeout</html>", "[]", "null", '{"messages": 7}', '{"messages": [7]}']
+    async with scene(browser, tmp_path) as s:
+        s.person.watch.expect("status of 500", "status of 502")
+        await s.person.say("!say at first")
+        await s.person.sees("at first", 2)
+        left = list(rubbish)
+
+        async def lie(route: Route) -> None:
+            if left:
+                await route.fulfill(status=200 if len(left) % 2 else 500, body=left.pop())
+            else:
+                await route.fallback()
+
+        await s.person.page.route("**/v3/sessions/**", lie)
+        await s.person.page.reload()
+        await s.person.sees("at first", 2)
+        await s.person.say("!say and then")
+        await s.person.sees("and then", 2)
+        assert left == []

@@ -1,0 +1,91 @@
+"""With a keyboard and nothing else: in, talk, answer, stop, set, out. The focus is always seen."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from apps.web.stage import stage
+from tests.daemon.served import calling
+
+from .scene import CAST
+from .test_turns import QUESTIONS
+from .visitor import probe, visitor
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+MOST_STEPS = 60
+
+
+async def reach(page: Page, name: str, key: str = "Tab") -> None:
+    """Goes on until something of that name has the focus."""
+    passed: list[str] = []
+    for _ in range(MOST_STEPS):
+        found = await page.evaluate(probe("focused"))
+        if found is not None:
+            passed.append(found["name"][:40])
+            if found["name"].startswith(name):
+                assert found["isSeen"], f"nobody sees that {name} has the focus"
+                return
+        await page.keyboard.press(key)
+    raise AssertionError(f"{name} cannot be reached: {passed}")
+
+
+@pytest.mark.req("page.keyboard")
+async def test_everything_can_be_done_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        stage(tmp_path, agents=CAST) as on,
+        visitor(browser, on.url) as person,
+        on.asking() as pairing,
+    ):
+        page = person.page
+        waiting = asyncio.ensure_future(pairing.wait())
+        await person.open(pairing.link)
+        await expect(person.button("Start here")).to_be_visible()
+        await reach(page, "Start here")
+        await page.keyboard.press("Enter")
+        await expect(person.button("Let it in")).to_be_visible()
+        await reach(page, "Let it in")
+        await page.keyboard.press("Enter")
+        await on.start_gateway(await waiting)
+        await expect(page.get_by_role("link", name="Open conversations")).to_be_visible()
+        await reach(page, "Open conversations")
+        await page.keyboard.press("Enter")
+        await expect(person.conversation("crab")).to_be_visible()
+        await reach(page, "crab")
+        await page.keyboard.press("Enter")
+        await expect(person.message).to_be_focused()
+
+        await page.keyboard.type("!say hello to the keys")
+        await page.keyboard.press("Enter")
+        await person.sees("hello to the keys", 2)
+
+        await page.keyboard.insert_text(calling([("ask_user", {"questions": QUESTIONS})]))
+        await page.keyboard.press("Enter")
+        await expect(person.form("Which colour?")).to_be_visible()
+        await reach(page, "red", "Shift+Tab")
+        await page.keyboard.press("Space")
+        await reach(page, "round")
+        await page.keyboard.press("Space")
+        await reach(page, "Answer")
+        await page.keyboard.press("Enter")
+        await person.sees("done")
+
+        await reach(page, "Message")
+        await page.keyboard.insert_text("!say so far\n!hang")
+        await page.keyboard.press("Enter")
+        await expect(person.button("Stop")).to_be_visible()
+        await page.keyboard.press("Control+.")
+        await expect(person.button("Stop")).to_be_hidden()
+
+        await reach(page, "Settings", "Shift+Tab")
+        await page.keyboard.press("Enter")
+        await reach(page, "Log out")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await page.keyboard.press("?")
+        await expect(page.get_by_role("dialog")).to_contain_text("Search")
+        await page.keyboard.press("Escape")

@@ -1,0 +1,163 @@
+"""Reading: what is found again, what is new, how much there is, and how it looks."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from apps.web.stage import LONG, keep_much
+from crabtalk_web.sealing import new_key, to_base64, wrap_key
+from crabtalk_web.stream import derived_id
+
+from .scene import scene
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.mark.req("page.search")
+async def test_what_was_said_is_found_and_opened_where_it_stands(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path, agent="") as s:
+        await keep_much(s.device, 700)
+        person = s.person
+        await person.enter(LONG)
+        await person.sees("Question 100")
+        await person.to_the_top("Question 1:")
+        await person.search("part 3 built")
+        hit = person.page.get_by_role("main").get_by_role("link").filter(has_text="Question 3:")
+        await expect(hit.first).to_be_visible()
+        await expect(hit.first.locator("mark").first).to_be_visible()
+        assert not any("built" in address for address in person.watch.asked)  # nobody is asked
+        await hit.first.click()
+        await expect(person.log.get_by_text("Question 3:")).to_be_in_viewport()
+
+
+@pytest.mark.req("page.long")
+async def test_a_long_conversation_has_few_rows_in_the_page_and_does_not_jump(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path, agent="") as s:
+        await keep_much(s.device, 1400)
+        person = s.person
+        await person.enter(LONG)
+        await person.sees("Question 200:")
+        assert await person.log.locator(".entry").count() < 150
+        await person.to_the_top("Question 1:")
+        await expect(person.log.get_by_text("Question 1:")).to_be_in_viewport()
+        assert await person.log.locator(".entry").count() < 300
+        mark = person.log.get_by_text("Question 2:")
+        before = await mark.bounding_box()
+        await s.device.say(await s.device.session("crab"), "!say elsewhere")
+        await s.device.until_ended(await s.device.session("crab"))
+        assert await mark.bounding_box() == before
+
+
+@pytest.mark.req("page.unread")
+async def test_what_is_new_elsewhere_is_counted_until_it_is_read(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path, agent="owl") as s:
+        session = await s.device.session("crab")
+        await s.device.say(session, "!say you have not seen this")
+        entry = s.person.conversation("crab")
+        await expect(entry).to_contain_text("you have not seen this")
+        await expect(entry.locator(".badge")).to_be_visible()
+        await s.person.enter("crab")
+        await s.person.sees("you have not seen this", 2)
+        await expect(entry.locator(".badge")).to_be_hidden()
+
+
+@pytest.mark.req("page.sealed")
+async def test_a_conversation_for_somebody_else_is_listed_and_explained(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path, agent="") as s:
+        for number, key in enumerate((to_base64(wrap_key(new_key(), new_key())), "AAAA", None)):
+            body = {"tag": derived_id("odd", number), "metadata": to_base64(new_key())}
+            if key is not None:
+                body["dataEncryptionKey"] = key
+            await s.device.ask("POST", "/v1/sessions", body)
+        nav = s.person.page.get_by_role("navigation", name="Conversations")
+        await expect(nav.get_by_text("Sealed conversation")).to_have_count(3)
+        await s.person.enter("crab")
+
+
+@pytest.mark.req("page.theme")
+async def test_a_theme_that_was_chosen_stays_from_the_first_moment(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path, agent="") as s:
+        page = s.person.page
+        light = await page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        await s.person.settings()
+        await page.get_by_role("radio", name="Dark").check()
+        dark = await page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        assert dark != light
+        await page.reload(wait_until="commit")
+        await page.wait_for_function("() => document.body")
+        now = await page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        assert now == dark
+        await page.get_by_role("radio", name="As the system").check()
+        await s.person.looks(theme="light")
+        assert await page.evaluate("() => getComputedStyle(document.body).backgroundColor") == light
+
+
+@pytest.mark.req("page.install")
+async def test_the_page_can_be_installed_and_opens_without_a_network(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path, agent="") as s:
+        page = s.person.page
+        await s.person.is_kept()
+        session = await page.context.new_cdp_session(page)
+        told = await session.send("Page.getAppManifest")
+        assert told["errors"] == []
+        manifest = json.loads(told["data"])
+        assert manifest["display"] == "standalone"
+        assert {"192x192", "512x512"} <= {icon["sizes"] for icon in manifest["icons"]}
+        found = await session.send("Page.getInstallabilityErrors")
+        wrong = [
+            e["errorId"] for e in found["installabilityErrors"] if e["errorId"] != "in-incognito"
+        ]
+        assert wrong == []
+        s.person.watch.expect("ERR_", "WebSocket")
+        await s.stage.stop_relay()
+        await page.reload()
+        await expect(s.person.conversation("crab")).to_be_visible()
+        await s.stage.start_relay()
+
+
+@pytest.mark.req("page.draft")
+async def test_what_was_begun_is_still_there_after_a_reload(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path) as s:
+        await s.person.message.press_sequentially("half a thought")
+        await s.person.enter("owl")
+        await expect(s.person.message).to_have_value("")
+        await s.person.enter("crab")
+        await expect(s.person.message).to_have_value("half a thought")
+
+
+@pytest.mark.req("page.tree")
+async def test_sub_agents_stand_under_the_call_that_sent_them_and_guests_by_name(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path) as s:
+        person = s.person
+        inner = '!tool bash {"command": "echo deep"}\n!then\n!say from below'
+        tasks = json.dumps({"tasks": [{"agent": "owl", "message": inner}]})
+        await person.say(f"!tool delegate {tasks}\n!then\n!say from above")
+        await person.sees("from above")
+        task = person.log.locator(".entry").filter(has_text="owl").first
+        await expect(task).to_contain_text(re.compile("owl"))
+        await person.unfold_all()
+        await expect(task).to_contain_text("from below")
+        await expect(task).to_contain_text("deep")
+        await person.say("@owl !say hoo")
+        await person.sees("hoo", 2)
+        guest = person.log.locator(".entry").filter(has_text="hoo").last
+        await expect(guest).to_contain_text("owl")

@@ -1,0 +1,224 @@
+"""A visitor: a person at a browser, who knows the page by what can be seen and said of it.
+
+Everything is found by its role and its name, as a screen reader finds it.
+"""
+
+import asyncio
+import re
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
+from playwright.async_api import Browser, Locator, Page, expect
+
+from .chromium import WIDTHS, Watch, visiting
+
+SHOTS = Path(__file__).with_name("shots")
+AXE = Axe()
+PATIENCE = 30
+
+
+def probe(name: str) -> str:
+    """JavaScript that looks at a page from inside."""
+    return Path(__file__).with_name(f"{name}.js").read_text().partition("\n")[2]
+
+
+class Visitor:
+    def __init__(self, page: Page, watch: Watch, url: str) -> None:
+        self.page = page
+        self.watch = watch
+        self.url = url
+
+    # ── Ways in ─────────────────────────────────────────────────────────────────────────────
+
+    async def open(self, address: str = "/") -> None:
+        """A path, or all of an address."""
+        await self.page.goto(address if "://" in address else self.url + address)
+
+    async def start_here(self) -> None:
+        await self.button("Start here").click()
+
+    async def let_in(self, link: str) -> None:
+        """The machine that shows this link, as somebody who was never here."""
+        await self.open(link)
+        await self.button("Start here").click()
+        await self.button("Let it in").click()
+
+    async def restore(self, words: str) -> None:
+        await self.button(re.compile("already", re.IGNORECASE)).click()
+        await self.give_words(words)
+
+    async def give_words(self, words: str) -> None:
+        await self.page.get_by_role("textbox", name="Backup words").fill(words)
+        await self.button("Restore").click()
+
+    # ── What there is ───────────────────────────────────────────────────────────────────────
+
+    def button(self, name: str | re.Pattern[str]) -> Locator:
+        return self.page.get_by_role("button", name=name)
+
+    def conversation(self, agent: str) -> Locator:
+        """Its entry in the list."""
+        entries = self.page.get_by_role("navigation", name="Conversations").get_by_role("link")
+        return entries.filter(has_text=agent)
+
+    @property
+    def log(self) -> Locator:
+        return self.page.get_by_role("log")
+
+    @property
+    def message(self) -> Locator:
+        return self.page.get_by_role("textbox", name="Message")
+
+    def tool(self, name: str) -> Locator:
+        """The card of a call, by the name of the tool or what it is about."""
+        return self.log.locator(".tool").filter(has_text=name).first
+
+    def form(self, question: str) -> Locator:
+        return self.page.locator("form").filter(has_text=question).first
+
+    # ── What they do ────────────────────────────────────────────────────────────────────────
+
+    async def enter(self, agent: str) -> None:
+        """Opens a conversation from the list."""
+        await self.conversation(agent).first.click()
+        await expect(self.message).to_be_visible()
+
+    async def say(self, text: str) -> None:
+        await self.message.fill(text)
+        await self.message.press("Enter")
+
+    async def open_list(self) -> None:
+        """From wherever they are."""
+        await self.page.evaluate(
+            "history.pushState(null, '', '/'); dispatchEvent(new Event('popstate'))"
+        )
+
+    async def unfold(self, card: Locator) -> None:
+        if not await card.evaluate(
+            "card => card.matches('[open]') || !!card.querySelector('[open]')"
+        ):
+            await card.locator("summary").first.click()
+
+    async def drop(self, name: str, kind: str, data: bytes) -> None:
+        """A file, from somewhere else onto the conversation."""
+        given = {"name": name, "kind": kind, "data": b64encode(data).decode()}
+        transfer = await self.page.evaluate_handle(
+            """({ name, kind, data }) => {
+              const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
+              const transfer = new DataTransfer();
+              transfer.items.add(new File([bytes], name, { type: kind }));
+              return transfer;
+            }""",
+            given,
+        )
+        for event in ("dragenter", "dragover", "drop"):
+            await self.log.dispatch_event(event, {"dataTransfer": transfer})
+
+    async def unfold_all(self) -> None:
+        """Also what comes to light by that."""
+        closed = self.log.locator("details:not([open]) > summary:visible")
+        while await closed.count():
+            await closed.first.click()
+
+    async def to_the_top(self, first: str) -> None:
+        """Until these words are there, which are the first."""
+        async with asyncio.timeout(PATIENCE):
+            while not await self.log.get_by_text(first).count():
+                await self.log.evaluate("log => { log.scrollTop = 0; }")
+                await self.page.evaluate("() => new Promise(requestAnimationFrame)")
+
+    async def search(self, words: str) -> None:
+        await self.page.get_by_role("link", name="Search").click()
+        await self.page.get_by_role("searchbox").fill(words)
+
+    async def told(self) -> list[str]:
+        """All that stands in the conversation, row by row."""
+        rows: list[str] = await self.log.locator(".entry").all_inner_texts()
+        return [" ".join(row.split()) for row in rows]
+
+    async def settings(self) -> None:
+        await self.page.get_by_role("link", name="Settings").click()
+
+    async def invite(self) -> str:
+        """The link for another device."""
+        await self.settings()
+        await self.button("Add a device").click()
+        return await self.page.get_by_role("textbox", name="Link").input_value()
+
+    async def words(self) -> str:
+        await self.settings()
+        await self.button("Show backup words").click()
+        await self.page.get_by_role("dialog").get_by_role("button", name="Show them").click()
+        return (await self.page.locator("code.words").inner_text()).strip()
+
+    async def log_out(self) -> None:
+        await self.settings()
+        await self.button("Log out").click()
+        await self.page.get_by_role("dialog").get_by_role("button", name="Log out").click()
+
+    async def sees(self, text: str | re.Pattern[str], count: int | None = None) -> None:
+        """In the conversation."""
+        found = self.log.get_by_text(text)
+        if count is None:
+            await expect(found.first).to_be_visible()
+        else:
+            await expect(found).to_have_count(count)
+
+    async def is_kept(self) -> None:
+        """The page itself is on this device now."""
+        await self.page.evaluate("() => navigator.serviceWorker.ready.then(() => null)")
+
+    async def has_waiting(self, count: int) -> None:
+        """So many things that were said are on disk, and wait to be sent."""
+        async with asyncio.timeout(PATIENCE):
+            while await self.page.evaluate(probe("waiting")) != count:
+                await self.page.evaluate("() => new Promise(requestAnimationFrame)")
+
+    async def is_over(self) -> None:
+        """The turn, and with it all that was only there while it was written."""
+        await expect(self.button("Stop")).to_be_hidden()
+
+    async def looks(self, width: int = 0, theme: str = "") -> None:
+        """Through a window of that width, with a system that is light or dark."""
+        if width:
+            await self.page.set_viewport_size({"width": width, "height": WIDTHS[width]})
+        if theme:
+            await self.page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+
+    # ── What is held against it ─────────────────────────────────────────────────────────────
+
+    async def shoot(self, name: str, width: int = 0, theme: str = "") -> Path:
+        """A picture of what there is, for people to look at."""
+        await self.looks(width, theme)
+        size = self.page.viewport_size
+        SHOTS.mkdir(exist_ok=True)
+        shown = f"-{theme}" if theme else ""
+        path = SHOTS / f"{name}-{size['width'] if size else 0}{shown}.png"
+        await self.page.screenshot(path=path)
+        return path
+
+    async def faults(self) -> list[str]:
+        """What axe finds fault with, and whether something has to be scrolled sideways."""
+        results = await AXE.run(self.page)
+        found = [
+            f"{rule['id']}: {node['target']} {node['html'][:200]} {node['failureSummary']}"
+            for rule in results.response["violations"]
+            for node in rule["nodes"][:3]
+        ]
+        wide: int = await self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        return [*found, *([f"{wide} pixels to scroll sideways"] if wide > 0 else [])]
+
+
+@asynccontextmanager
+async def visitor(
+    browser: Browser, url: str, *, width: int = 1440, theme: str = "light"
+) -> AsyncIterator[Visitor]:
+    """Somebody with a browser of their own. Afterwards, that nothing went wrong in it."""
+    async with visiting(browser, url, width=width, theme=theme) as (page, watch):
+        yield Visitor(page, watch, url)
+        watch.check()

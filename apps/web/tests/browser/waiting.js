@@ -1,0 +1,12 @@
+// How much waits in this browser to be sent.
+() => new Promise((done, no) => {
+  const opening = indexedDB.open("crabtalk");
+  opening.onerror = () => no(opening.error);
+  opening.onsuccess = () => {
+    const counting = opening.result.transaction("outbox").objectStore("outbox").count();
+    counting.onsuccess = () => {
+      opening.result.close();
+      done(counting.result);
+    };
+  };
+})

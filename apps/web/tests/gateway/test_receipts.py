@@ -1,0 +1,48 @@
+"""Receipts: a call counts once, also for the process that comes next, and only so many are kept."""
+
+from pathlib import Path
+
+import pytest
+
+from crabtalk_web.gateway.receipts import SIZE, Receipts
+
+pytestmark = pytest.mark.req("gateway.rpc.receipts")
+
+
+def opened(path: Path, most: int = 10) -> Receipts:
+    receipts = Receipts(path, most=most)
+    receipts.open()
+    return receipts
+
+
+async def test_a_call_is_new_once_whoever_asks(tmp_path: Path) -> None:
+    path = tmp_path / "receipts"
+    first = opened(path)
+    assert await first.is_new("a call")
+    assert not await first.is_new("a call")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert not await opened(path).is_new("a call")
+    assert await opened(path).is_new("another")
+
+
+async def test_only_the_last_so_many_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "receipts"
+    receipts = opened(path)
+    for number in range(100):
+        assert await receipts.is_new(str(number))
+        assert path.stat().st_size <= 20 * SIZE
+    again = opened(path)
+    for number in range(90, 100):
+        assert not await again.is_new(str(number))
+    assert await again.is_new("0")
+
+
+async def test_what_a_crash_left_half_written_does_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "receipts"
+    assert await opened(path).is_new("whole")
+    with path.open("ab") as file:
+        file.write(b"half")
+    again = opened(path)
+    assert await again.is_new("next")
+    assert not await opened(path).is_new("whole")
+    assert not await opened(path).is_new("next")

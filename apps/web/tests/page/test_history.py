@@ -1,0 +1,292 @@
+"""Histories: nothing is skipped and nothing comes twice, in pages, live and after an absence."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from apps.web.tests.gateway.phone import Phone
+from apps.web.tests.page.room import envelope, room, spoken, tell
+from apps.web.tests.page.tab import Tab, tab
+from crabtalk_web.relay import Relay
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# Counts what is read from disk, from now on.
+COUNTED = """
+window.counted = 0;
+const getAll = IDBObjectStore.prototype.getAll;
+IDBObjectStore.prototype.getAll = function (...given) {
+  const request = getAll.apply(this, given);
+  if (this.name === "messages") {
+    request.addEventListener("success", () => { window.counted += request.result.length; });
+  }
+  return request;
+};
+"""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def wired(browser: Browser, relay: Relay) -> AsyncIterator[Tab]:
+    async with tab(browser, relay.url, wired=True) as made:
+        yield made
+
+
+def said(first: int, last: int) -> list[str]:
+    return [f"said {number}" for number in range(first, last + 1)]
+
+
+@pytest.mark.req("page.history.newest")
+@pytest.mark.req("page.history.older")
+async def test_a_long_conversation_opens_with_its_newest_page_and_is_read_on_to_the_first(
+    one: Tab, person: Phone
+) -> None:
+    session = await room(person, agent="keeper")
+    await tell(person, session, *(spoken(number) for number in range(1, 1101)))
+    await one.log_in(person)
+    await one.enter(session.id)
+    assert (await one.texts(session.id))[-1] == "said 1100"
+    history = await one.do("return device.session(given).history;", session.id)
+    assert (history["state"], history["hasOlder"], history["total"]) == ("idle", True, 1100)
+    # All of it comes to this device in its own time; nobody has to scroll for that.
+    await one.until("device.session(given).isWhole", session.id)
+    assert await one.do("return device.session(given).story.rows.length;", session.id) == 200
+    await one.page.reload()
+    await one.do(COUNTED)
+    await one.start()
+    await one.do("await device.session(given).open();", session.id)
+    assert await one.do("return window.counted;") == 200
+    assert await one.texts(session.id) == said(901, 1100)
+    loaded = await one.do(
+        """const session = device.session(given);
+        const sizes = [];
+        while (session.history.hasOlder) {
+          await session.loadOlder();
+          sizes.push(session.story.rows.length);
+        }
+        return sizes;""",
+        session.id,
+    )
+    assert loaded == [400, 600, 800, 1000, 1100]
+    assert await one.texts(session.id) == said(1, 1100)
+
+
+@pytest.mark.req("page.history.older")
+async def test_pages_that_cannot_be_had_are_told_and_can_be_asked_for_again(
+    wired: Tab, person: Phone
+) -> None:
+    session = await room(person)
+    await tell(person, session, *(spoken(number) for number in range(1, 301)))
+    wired.watch.expect("ERR_")
+    await wired.page.route("**/messages?before_seq=*&limit=500", lambda route: route.abort())
+    await wired.log_in(person)
+    await wired.enter(session.id)
+    await wired.cut_off()
+    told = await wired.do(
+        """const session = device.session(given);
+        const message = await session.loadOlder().catch((error) => error.message);
+        return [message, session.history.state, session.history.problem];""",
+        session.id,
+    )
+    assert "cannot be reached" in told[0]
+    assert told[1:] == ["failed", told[0]]
+    await wired.connect()
+    await wired.do("await device.session(given).loadOlder();", session.id)
+    assert await wired.texts(session.id) == said(1, 300)
+    assert await wired.do("return device.session(given).history.state;", session.id) == "idle"
+
+
+@pytest.mark.req("page.history.cursor")
+async def test_a_message_that_is_not_the_next_one_has_those_before_it_fetched(
+    one: Tab, person: Phone
+) -> None:
+    session = await room(person)
+    await tell(person, session, spoken(1))
+    await one.log_in(person)
+    await one.enter(session.id)
+    # The socket tells of the third without having told of the second, and of the third again.
+    await one.do(
+        """window.told = [];
+        const session = device.session(given);
+        const hear = session.hear.bind(session);
+        session.hear = (message) => {
+          told.push(message);
+          if (told.length === 3) {
+            hear(told[1]);
+            hear(told[2]);
+            hear(told[1]);
+          }
+        };""",
+        session.id,
+    )
+    await tell(person, session, spoken(2), spoken(3), spoken(4))
+    await one.until("window.told.length === 3")
+    await one.until("device.session(given).story.rows.length === 4", session.id)
+    assert await one.texts(session.id) == said(1, 4)
+    await one.reload()
+    await one.enter(session.id)
+    assert await one.texts(session.id) == said(1, 4)
+
+
+@pytest.mark.req("page.history.cursor")
+async def test_what_came_between_our_own_words_is_not_skipped(one: Tab, person: Phone) -> None:
+    """Own answers say numbers, too; the cursor does not move by them."""
+    session = await room(person)
+    await one.log_in(person)
+    await one.enter(session.id)
+    await one.do("device.session(given).hear = () => {};", session.id)  # a socket that is deaf
+    await one.do(
+        "for (const text of ['a', 'b']) { device.session(given).send(text); }"
+        "while ((await device.store.all('outbox')).length) await new Promise((r) => setTimeout(r, 10));",
+        session.id,
+    )
+    await tell(person, session, spoken(1))
+    await one.do("device.session(given).send('c');", session.id)
+    await one.until("device.session(given).seq === 4", session.id)
+    assert sorted(await one.texts(session.id)) == ["a", "b", "c", "said 1"]
+    rows = [each.plain["content"] for each in await person.read(session)]
+    order = [row.get("text") or row["ev"]["text"] for row in rows]
+    assert await one.texts(session.id) == order
+
+
+@pytest.mark.req("page.history.absence")
+@pytest.mark.parametrize("count", [700, 2600])
+async def test_after_an_absence_all_that_was_said_is_there(
+    wired: Tab, person: Phone, count: int
+) -> None:
+    session = await room(person)
+    await tell(person, session, *(spoken(number) for number in range(1, 31)))
+    await wired.log_in(person)
+    await wired.enter(session.id)
+    await wired.cut_off()
+    await tell(person, session, *(spoken(number) for number in range(31, count + 1)))
+    await wired.connect()
+    await wired.until(
+        "device.session(given.id).story.rows.at(-1).text === given.last",
+        {"id": session.id, "last": f"said {count}"},
+    )
+    texts = await wired.texts(session.id)
+    assert texts == said(count + 1 - len(texts), count)
+    await wired.do(
+        """const session = device.session(given);
+        while (session.history.hasOlder) await session.loadOlder();""",
+        session.id,
+    )
+    assert await wired.texts(session.id) == said(1, count)
+
+
+@pytest.mark.req("page.history.devices")
+async def test_two_devices_read_the_same_order_while_everybody_talks(
+    browser: Browser, relay: Relay, one: Tab, person: Phone
+) -> None:
+    session = await room(person)
+    async with tab(browser, relay.url) as other:
+        for device in (one, other):
+            await device.log_in(person)
+            await device.enter(session.id)
+
+        async def talk(device: Tab, name: str) -> None:
+            for number in range(8):
+                await device.do(
+                    "device.session(given.id).send(given.text);",
+                    {"id": session.id, "text": f"{name} {number}"},
+                )
+
+        async def burst() -> None:
+            for number in range(0, 60, 5):
+                await tell(person, session, *(spoken(number + each) for each in range(5)))
+
+        await asyncio.gather(talk(one, "one"), talk(other, "other"), burst())
+        for device in (one, other):
+            await device.until(
+                "device.session(given).story.rows.length === 76 &&"
+                " device.session(given).story.rows.every(({ state }) => !state || state === 'sent')"
+                " && device.session(given).seq === 76",
+                session.id,
+            )
+        assert await one.texts(session.id) == await other.texts(session.id)
+        texts = await one.texts(session.id)
+        assert [text for text in texts if text.startswith("one")] == [f"one {n}" for n in range(8)]
+        # And so it is read from disk.
+        before = texts
+        await one.reload()
+        await one.enter(session.id)
+        assert await one.texts(session.id) == before
+
+
+@pytest.mark.req("page.list")
+async def test_the_list_says_what_is_new_and_the_latest_is_first(one: Tab, person: Phone) -> None:
+    first, second = await room(person, agent="first"), await room(person, agent="second")
+    await tell(person, first, spoken(1, "old news"))
+    await one.log_in(person)
+    await one.until("device.sessions.length === 2 && device.session(given).preview", first.id)
+    told = "device.sessions.map((s) => [s.agent, s.preview, s.unread, s.isWorking])"
+    assert ["first", "old news", 0, False] in await one.do(f"return {told};")
+    turn = {"turn": "cturn00000000000000000001"}
+    await tell(
+        person,
+        second,
+        envelope(1, {"t": "turn-start"}, **turn),
+        envelope(2, {"t": "text", "text": "hm", "thinking": True}, **turn),
+        envelope(3, {"t": "text", "text": "\n# Fresh\nmore"}, **turn),
+    )
+    await one.until("device.session(given).unread === 1", second.id)
+    assert await one.do(f"return {told}[0];") == ["second", "# Fresh", 1, True]
+    await one.reload()
+    assert await one.do(f"return {told}[0];") == ["second", "# Fresh", 1, True]
+    await one.do("device.session(given).seen();", second.id)
+    await tell(person, second, envelope(4, {"t": "turn-end", "status": "completed"}, **turn))
+    await one.until("!device.session(given).isWorking", second.id)
+    assert await one.do(f"return {told}[0];") == ["second", "# Fresh", 0, False]
+    await person.ask("DELETE", f"/v1/sessions/{second.id}")
+    await one.until("device.sessions.length === 1")
+    kept = await one.do("return (await device.store.all('messages')).map(({ session }) => session);")
+    assert second.id not in kept
+
+
+@pytest.mark.req("page.search")
+async def test_everything_on_this_device_is_found_and_nobody_is_asked(
+    one: Tab, person: Phone
+) -> None:
+    session, other = await room(person, agent="keeper"), await room(person, agent="owl")
+    call = {
+        "t": "tool-call-start",
+        "call": "c",
+        "name": "bash",
+        "title": "Run `ls`",
+        "description": "Run `ls beach`",
+        "args": {},
+    }
+    lines = [spoken(number) for number in range(1, 700)]
+    await tell(person, session, spoken(0, f"{'x' * 90} The tide comes to the Beach at noon"), *lines)
+    await person.say(session, "Was the beach empty?")
+    await tell(person, other, envelope(1, call), spoken(2, "nothing of that kind"))
+    await one.log_in(person)
+    await one.until("device.sessions.length === 2 && device.sessions.every((s) => s.isWhole)")
+    await one.page.route("**/v3/**", lambda route: route.abort())
+    find = """const hits = [];
+        for await (const { session, rowIds, seq, snippet, time } of device.search(given)) {
+          hits.push([session.agent, seq, snippet, rowIds.length, time > 0]);
+        }
+        return hits;"""
+    for _ in range(2):  # the second time from memory
+        hits = await one.do(find, "BEACH")
+        assert {(agent, seq) for agent, seq, *_ in hits} == {("keeper", 1), ("keeper", 701), ("owl", 1)}
+        assert [seq for agent, seq, *_ in hits if agent == "keeper"] == [701, 1]
+        snippet = next(hit[2] for hit in hits if hit[:2] == ["keeper", 1])
+        assert "".join(part["text"] for part in snippet).endswith("comes to the Beach at noon")
+        assert [part["text"] for part in snippet if part["hit"]] == ["Beach"]
+        assert len(await one.do(find, "tide noon")) == 1
+        assert await one.do(find, "tide nowhere") == []
+        assert await one.do(find, "  ") == []
+    # And what was found can be looked at where it was said.
+    await one.page.unroute("**/v3/**")
+    await one.enter(session.id)
+    found = await one.do(
+        """const [hit] = await Array.fromAsync(device.search("tide"));
+        await hit.session.loadTo(hit.seq);
+        return hit.session.story.rows.find(({ id }) => id === hit.rowIds[0])?.text.slice(-4);"""
+    )
+    assert found == "noon"

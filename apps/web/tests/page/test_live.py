@@ -1,0 +1,277 @@
+"""Text as it is written, questions and the stop button, with a gateway that is real."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from apps.web.stage import Stage, stage
+from apps.web.tests.gateway.phone import Phone, phone
+from apps.web.tests.gateway.world import let_in
+from apps.web.tests.page.room import room
+from apps.web.tests.page.tab import Tab, tab
+from tests.daemon.served import calling
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+AGENTS = {name: f'prompt = "You are {name}."\n' for name in ("crab", "owl")}
+GROWING = """
+const { Growing } = await import("/device/growing.js");
+const growing = new Growing();
+const shown = [];
+const look = () => shown.push(growing.shown && [growing.shown.text, growing.shown.thinking]);
+const hear = (told) => (growing.hear({ thinking: false, turn: "t", subagent: "", became: {}, ...told }), look());
+const row = (id, text, more = {}) =>
+  (growing.settle({ id, subagent: "", turn: "t", ev: { t: "text", text, thinking: false }, ...more }), look());
+"""
+ASK = calling(
+    [
+        (
+            "ask_user",
+            {
+                "questions": [
+                    {
+                        "question": "Which colour?",
+                        "header": "Colour",
+                        "options": [{"label": "red", "description": "warm"}, "blue"],
+                    }
+                ]
+            },
+        )
+    ]
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def acting(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Stage, Phone]]:
+    folder: Path = tmp_path_factory.mktemp("stage")
+    async with stage(folder, agents=AGENTS) as on, phone(on.url) as device:
+        await on.start_gateway(await let_in(device, on.url))
+        yield on, device
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def seat(browser: Browser, acting: tuple[Stage, Phone]) -> AsyncIterator[tuple[Tab, str]]:
+    """A tab that looks at crab's session."""
+    on, device = acting
+    async with tab(browser, on.url) as made:
+        await made.log_in(device)
+        session = await device.session("crab")
+        await made.enter(session.id)
+        yield made, session.id
+
+
+def log_of(session: str) -> str:
+    """Notes each thing that could be seen, as a screen would draw it."""
+    return f"""
+      const session = device.session({session!r});
+      window.seen = [];
+      const note = () => seen.push([
+        session.live?.text ?? null,
+        session.story.rows.filter((row) => row.kind === "text").at(-1)?.text ?? null,
+      ]);
+      session.addEventListener("change", note);
+      session.addEventListener("live", note);
+    """
+
+
+@pytest.mark.req("page.live.grows")
+@pytest.mark.req("page.live.once")
+async def test_text_grows_as_it_is_written_and_is_never_there_twice_or_not_at_all(
+    acting: tuple[Stage, Phone], seat: tuple[Tab, str]
+) -> None:
+    on, _ = acting
+    one, session = seat
+    await one.do(log_of(session))
+    words = "!say The tide \N{CRAB}\n!wait\n!say  comes in\n!wait\n!say  at noon."
+    await one.do("device.session(given.id).send(given.words);", {"id": session, "words": words})
+    await one.until("device.session(given).live?.text.startsWith('The tide')", session)
+    assert await one.do("return device.session(given).isWorking;", session) is True
+    await on.release()
+    await one.until("device.session(given).live?.text.endsWith('comes in')", session)
+    await on.release()
+    await one.until("!device.session(given).isWorking", session)
+    seen = await one.do("return window.seen;")
+    whole = "The tide \N{CRAB} comes in at noon."
+    assert seen[-1] == [None, whole]
+    began = next(at for at, (live, _) in enumerate(seen) if live)
+    for live, text in seen[began:]:
+        # As live text until it is a row, and from then on as a row.
+        assert (live is None) == (text == whole), seen
+        assert live is None or whole.startswith(live)
+
+
+@pytest.mark.req("page.live.guest")
+async def test_a_guest_is_named_while_they_write(
+    acting: tuple[Stage, Phone], seat: tuple[Tab, str]
+) -> None:
+    on, _ = acting
+    one, session = seat
+    words = "@owl !say Who?\n!wait\n!say  Me."
+    await one.do("device.session(given.id).send(given.words);", {"id": session, "words": words})
+    speaker = await one.until("device.session(given).live?.speaker", session)
+    assert (speaker["name"], speaker["kind"]) == ("owl", "guest")
+    await on.release()
+    await one.until("!device.session(given).isWorking", session)
+    row = await one.until(
+        "tree(device.session(given).story.rows).find((row) => row.text === 'Who? Me.')", session
+    )
+    assert row["speaker"] == speaker
+
+
+@pytest.mark.req("page.live.once")
+async def test_a_row_and_an_answer_may_come_in_either_order(idle: Tab) -> None:
+    found = await idle.do(
+        GROWING
+        + """
+        hear({ segment: 5, offset: 0, text: "He", next: 2 });
+        hear({ segment: 5, offset: 2, text: "llo", next: 5 });
+        row("c1", "Hello you"); // before the rest of the piece was told
+        hear({ segment: 6, offset: 0, text: "", next: 0, became: { 5: "c1" } });
+        hear({ segment: 6, offset: 0, text: "More", next: 4 });
+        hear({ segment: 7, offset: 0, text: "Then", next: 4, became: { 6: "c2" } });
+        row("c2", "More"); // after the next piece was begun
+        hear({ segment: 8, offset: 0, text: "", next: 0, became: { 7: "" } }); // dropped
+        return shown;"""
+    )
+    assert found == [
+        ["He", False],
+        ["Hello", False],
+        None,
+        None,
+        ["More", False],
+        ["More", False],
+        ["Then", False],
+        None,
+    ]
+
+
+@pytest.mark.req("page.live.once")
+async def test_what_looked_like_its_row_and_was_not_is_shown_again(idle: Tab) -> None:
+    found = await idle.do(
+        GROWING
+        + """
+        hear({ segment: 5, offset: 0, text: "A", next: 1 });
+        row("c0", "Another one's words, that begin alike");
+        hear({ segment: 5, offset: 1, text: "h", next: 2 });
+        hear({ segment: 5, offset: 0, text: "out of place", next: 12 });
+        row("c9", "thoughts", { ev: { t: "text", text: "Ah", thinking: true } });
+        row("c8", "", { ev: { t: "turn-end", status: "completed" } });
+        hear({ segment: 5, offset: 2, text: "late", next: 6 });
+        return shown;"""
+    )
+    assert found == [
+        ["A", False],
+        None,
+        ["Ah", False],
+        ["Ah", False],
+        ["Ah", False],
+        None,
+        None,
+    ]
+
+
+async def asked(one: Tab, session: str) -> Any:
+    return await one.until("device.session(given).questions[0]", session)
+
+
+@pytest.mark.req("page.questions")
+async def test_a_question_is_answered_by_the_first_and_the_second_is_told_so(
+    acting: tuple[Stage, Phone], seat: tuple[Tab, str], browser: Browser
+) -> None:
+    on, device = acting
+    one, session = seat
+    async with tab(browser, on.url) as other:
+        await other.log_in(device)
+        await other.enter(session)
+        await one.do("device.session(given.id).send(given.words);", {"id": session, "words": ASK})
+        question = await asked(one, session)
+        assert (await asked(other, session))["id"] == question["id"]
+        (form,) = question["questions"]
+        assert (form["id"], form["header"], form["question"]) == ("q0", "Colour", "Which colour?")
+        assert form["options"][0] == {"label": "red", "description": "warm"}
+        assert (form["multiSelect"], form["allowCustom"]) == (False, True)
+        given = {"id": session, "question": question["id"], "answers": {"q0": {"options": ["red"]}}}
+        answer = "return device.session(given.id).answer(given.question, given.answers);"
+        both = await asyncio.gather(one.do(answer, given), other.do(answer, given))
+        assert sorted(each["already"] for each in both) == [False, True]
+        for each in (one, other):
+            await each.until("!device.session(given).questions.length", session)
+            await each.until("!device.session(given).isWorking", session)
+        assert await one.do(answer, given) == {"already": True}
+
+
+@pytest.mark.req("page.questions")
+async def test_a_question_can_be_dismissed(seat: tuple[Tab, str]) -> None:
+    one, session = seat
+    await one.do("device.session(given.id).send(given.words);", {"id": session, "words": ASK})
+    question = await asked(one, session)
+    given = {"id": session, "question": question["id"]}
+    told = await one.do("return device.session(given.id).dismiss(given.question);", given)
+    assert told == {"already": False}
+    await one.until("!device.session(given).isWorking", session)
+
+
+@pytest.mark.req("page.questions")
+async def test_questions_of_the_older_way_are_read_and_answered_in_it(idle: Tab) -> None:
+    found = await idle.do(
+        """const { answerTo, questionsOf } = await import("/device/questions.js");
+        const state = {
+          requests: { k1: { tool: "AskUserQuestion", createdAt: 2, toolUseId: "k1",
+            arguments: { questions: [{ question: "Why?", header: "h", options: [{ label: "So" }] }] } },
+            k2: { tool: "Bash" }, k3: null },
+          communications: { c1: { kind: "form", createdAt: 1, form: { questions: [{ id: "q9" }] } },
+            c2: { kind: "hologram" }, c3: { kind: "form" } },
+        };
+        const [form, older] = questionsOf(state);
+        return {
+          ids: [form.id, older.id, older.call],
+          nothing: [questionsOf(null), questionsOf({ requests: 7, communications: [] })],
+          answers: [
+            answerTo(form, { q9: { options: [], custom: "x" } }),
+            answerTo(form, null),
+            answerTo(older, { q0: { options: ["So"], custom: "and so" } }),
+            answerTo(older, null),
+          ],
+        };"""
+    )
+    assert found["ids"] == ["c1", "k1", "k1"]
+    assert found["nothing"] == [[], []]
+    answered = {"id": "c1", "kind": "form", "status": "answered"}
+    assert found["answers"] == [
+        ["communication", {**answered, "answers": {"q9": {"options": [], "custom": "x"}}}],
+        ["communication", {"id": "c1", "kind": "form", "status": "cancelled"}],
+        [
+            "permission",
+            {"id": "k1", "approved": True, "updatedInput": {"answers": {"Why?": "So, and so"}}},
+        ],
+        ["permission", {"id": "k1", "approved": False}],
+    ]
+
+
+@pytest.mark.req("page.stop")
+async def test_stopping_ends_the_turn_and_is_said_so(seat: tuple[Tab, str]) -> None:
+    one, session = seat
+    words = "!say I begin\n!hang"
+    await one.do("device.session(given.id).send(given.words);", {"id": session, "words": words})
+    await one.until("device.session(given).live", session)
+    await one.do("await device.session(given).abort();", session)
+    await one.until("!device.session(given).isWorking", session)
+    last = await one.do("return tree(device.session(given).story.rows).at(-1);", session)
+    assert (last["kind"], last["status"]) == ("end", "cancelled")
+    assert await one.do("return device.session(given).live;", session) is None
+
+
+@pytest.mark.req("page.calls.away")
+async def test_a_machine_that_is_away_is_named_in_a_sentence(one: Tab, person: Phone) -> None:
+    session = await room(person)
+    await one.log_in(person)
+    await one.enter(session.id)
+    told = await one.do(
+        "return device.session(given).abort().catch((error) => error.message);", session.id
+    )
+    assert told == "attic is not connected. Start crabtalk-web there."

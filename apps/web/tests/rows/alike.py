@@ -1,0 +1,54 @@
+"""Another reader of markdown, and a form in which what it understood can be compared with ours."""
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from markdown_it import MarkdownIt
+
+# Ours begin below the headings of the page.
+TAGS = {"s": "del", "h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6"}
+OURS = Path(__file__).with_name("alike.js").read_text().partition("\n")[2]
+
+
+def reader() -> MarkdownIt:
+    """CommonMark and tables, without HTML. It may link to anything: what we link to is another test's."""
+    made = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    made.validateLink = lambda url: True  # type: ignore[method-assign]
+    return made
+
+
+def theirs(html: str) -> list[Any]:
+    root = ElementTree.fromstring(f"<div>{html}</div>")
+    return clean(children(root))
+
+
+def children(element: ElementTree.Element) -> list[Any]:
+    parts: list[Any] = [element.text or ""]
+    for child in element:
+        parts += [form(child), child.tail or ""]
+    return parts
+
+
+def form(element: ElementTree.Element) -> list[Any]:
+    if element.tag == "img":
+        return ["img", element.get("alt") or ""]
+    if element.tag == "pre":
+        return ["pre", "".join(element.itertext()).removesuffix("\n")]
+    return [TAGS.get(element.tag, element.tag), *children(element)]
+
+
+def clean(parts: list[Any]) -> list[Any]:
+    """White space between blocks means nothing; texts that touch are one."""
+    joined: list[Any] = []
+    for part in parts:
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += part
+        else:
+            joined.append(part)
+    tidy = [
+        re.sub(r"\s+", " ", part).strip() if isinstance(part, str) else [part[0], *clean(part[1:])]
+        for part in joined
+    ]
+    return [part for part in tidy if part not in ("", ["img"])]

@@ -1,0 +1,39 @@
+"""Everything there is to see, in one page; the pictures of it are for people."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser
+
+from apps.web.tests.browser.chromium import visiting
+
+from .sample import QUESTION, rows
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.mark.req("rows.gallery")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+async def test_every_kind_of_row_fits_any_screen_and_theme(
+    rows_browser: Browser, gallery: str, tmp_path: Path, width: int, theme: str
+) -> None:
+    async with visiting(rows_browser, gallery, width=width, theme=theme) as (page, watch):
+        await page.goto(f"{gallery}/gallery.html")
+        await page.wait_for_selector("[data-ready]")
+        await page.evaluate(
+            """async ({ list, question }) => {
+              await rows.picture("pic", 640, 420);
+              rows.show(...list);
+              rows.shelf.append(rows.all.renderQuestion(question, { answer() {}, dismiss() {} }));
+              document.querySelectorAll("details").forEach((one) => (one.open = true));
+            }""",
+            {"list": rows(), "question": QUESTION},
+        )
+        await page.wait_for_selector(".picture-image.is-there")
+        await page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+        await page.evaluate("() => new Promise(requestAnimationFrame)")
+        wide = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0
+        await page.screenshot(path=tmp_path / f"rows-{width}-{theme}.png", full_page=True)
+        watch.check()

@@ -1,0 +1,260 @@
+"""Words of strangers: nothing of them runs, asks elsewhere, hides, or makes the page slow."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Page
+
+from . import hostile
+from .sample import QUESTION, TASK, row, shell, text, tool, user
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+DANGERS = Path(__file__).with_name("dangers.js").read_text().partition("\n")[2]
+FRAME = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
+
+
+async def safe(page: Page) -> list[str]:
+    """What is wrong after everything was opened, hovered over and given time."""
+    await page.evaluate(
+        """() => {
+          for (let round = 0; round < 4; round += 1) {
+            document.querySelectorAll("details").forEach((one) => (one.open = true));
+          }
+          for (const element of rows.shelf.querySelectorAll("*")) {
+            element.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
+          }
+        }"""
+    )
+    await page.evaluate(FRAME)
+    found: list[str] = await page.evaluate(DANGERS)
+    return found
+
+
+@pytest.mark.req("rows.hostile.markdown")
+async def test_no_markdown_of_a_stranger_becomes_more_than_text_and_safe_links(page: Page) -> None:
+    """The watch over the page fails this test for any request or complaint, too."""
+    texts = list(hostile.markdown())
+    assert len(texts) > 900
+    for at in range(0, len(texts), 100):
+        batch = [text(f"t{number}", words) for number, words in enumerate(texts[at : at + 100])]
+        batch += [user(f"u{number}", words) for number, words in enumerate(texts[at : at + 100])]
+        await page.evaluate("(list) => { rows.show(...list); }", batch)
+        assert await safe(page) == []
+
+
+@pytest.mark.req("rows.hostile.markdown")
+async def test_nor_while_it_is_being_written(page: Page) -> None:
+    """A piece of a word may look like something that the whole is not."""
+    texts = [*hostile.SCRIPTS, *(place.format(f"javascript:{hostile.RUN}") for place in hostile.PLACES)]
+    await page.evaluate(
+        """(texts) => {
+          for (const text of texts) {
+            const element = rows.all.renderLive({ text: "", thinking: false, speaker: null });
+            rows.shelf.append(element);
+            for (let end = 1; end <= text.length; end += 1) {
+              rows.all.updateLive(element, { text: text.slice(0, end), thinking: false, speaker: null });
+            }
+          }
+        }""",
+        texts,
+    )
+    assert await safe(page) == []
+
+
+def calls(words: str) -> list[dict[str, Any]]:
+    """A stranger's words in every place of a call, a file, a name and a line."""
+    guest = {"id": "x", "name": words, "kind": "guest", "hue": words}
+    task = {"name": words, "title": words, "isActive": True}
+    inner = [text("i", words, speaker={**TASK, "name": words}), tool(words, "j", words, {words: words}, speaker=TASK)]
+    return [
+        tool("bash", "1", words, {"command": words, "extra": words}, result=shell(words, words, 1), state="failed"),
+        tool("bash", "2", words, {"command": [words]}, result=words),
+        tool("read", "3", words, {"path": words}, result=f"1\t{words}\n\n--- 1 total lines ---"),
+        tool("edit", "4", words, {"path": words, "old_string": words, "new_string": words + "x"}, result=words),
+        tool(words, "5", words, {words: {words: [words]}, "raw": words}, result=words),
+        tool("other", "6", words, {}, result=f"@@ -1 +1 @@\n-{words}\n+{words} x\n"),
+        tool("multiedit", "7", words, {"edits": [{"old_string": words}, None, 3]}, result="{}"),
+        tool("write", "8", words, {"path": "a.html", "content": words}),
+        tool("ask-user", "9", words, {"questions": [{"question": words}, None]}, result=words),
+        tool("task", "10", words, {"prompt": words}, result=words, task=task, children=inner, state="running"),
+        row("file", "11", role="agent", ref="no", name=words, size=3, mimeType=words, image=None),
+        row("file", "12", role="agent", ref="no", name=words, size=3, mimeType="text/html", image=None),
+        row("service", "13", text=words, speaker=guest),
+        text("14", words, speaker=guest),
+        text("15", words, thinking=True, speaker=guest),
+        user("16", words, state="failed", problem=words),
+        row("end", "17", status=words),
+    ]
+
+
+@pytest.mark.req("rows.hostile.output")
+async def test_no_call_result_name_or_file_of_a_stranger_becomes_more_than_text(page: Page) -> None:
+    for words in [*hostile.SCRIPTS, *hostile.TERMINAL, *hostile.ADDRESSES[:6]]:
+        await page.evaluate("(list) => { rows.show(...list); }", calls(words))
+        assert await safe(page) == [], repr(words[:100])
+
+
+@pytest.mark.req("rows.hostile.output")
+async def test_nor_does_a_question(page: Page) -> None:
+    for words in hostile.SCRIPTS:
+        part = {"id": words, "header": words, "question": words, "options": [{"label": words, "description": words}]}
+        long = {**part, "question": words + "\n\n" + words, "options": []}
+        question = {**QUESTION, "id": words, "questions": [part, {**part, "multiSelect": True}, long]}
+        await page.evaluate(
+            """(question) => {
+              const acts = { answer: async () => ({}), dismiss: async () => ({}) };
+              rows.shelf.replaceChildren(rows.all.renderQuestion(question, acts));
+            }""",
+            question,
+        )
+        assert await safe(page) == []
+
+
+@pytest.mark.req("rows.hostile.output")
+async def test_arguments_and_results_of_any_shape_are_shown(page: Page) -> None:
+    odd: list[Any] = [None, 0, -1.5, True, [], {}, [[[]]], {"a": {"b": {"c": [1, None]}}}, "x" * 9999]
+    names = ["bash", "read", "edit", "multiedit", "write", "ask-user", "task", "search", ""]
+    keys = ["command", "path", "old_string", "new_string", "edits", "content", "questions", "offset"]
+    for value in odd:
+        args = dict.fromkeys(keys, value)
+        made = [tool(name, f"{n}", "", args, result=value) for n, name in enumerate(names)]
+        await page.evaluate("(list) => { rows.show(...list); }", made)
+        assert await safe(page) == []
+
+
+@pytest.mark.req("rows.hostile.bidi")
+async def test_characters_that_turn_or_hide_others_are_shown_and_turn_nothing(page: Page) -> None:
+    """What stands around them stays where it is, in the order in which it was written."""
+    found = await page.evaluate(
+        """(names) => names.map((char) => {
+          const [element] = rows.show({
+            kind: "text", id: "x", time: 0, revision: 1, thinking: false, speaker: null,
+            text: `one ${char}two\\n\\n\\`three ${char}four\\``,
+          });
+          const places = (selector) => {
+            const walker = document.createTreeWalker(element.querySelector(selector), NodeFilter.SHOW_TEXT);
+            const range = document.createRange();
+            const lefts = [];
+            while (walker.nextNode()) {
+              if (walker.currentNode.parentElement.closest(".hidden-character")) continue;
+              for (let at = 0; at < walker.currentNode.length; at += 1) {
+                range.setStart(walker.currentNode, at);
+                range.setEnd(walker.currentNode, at + 1);
+                lefts.push(range.getBoundingClientRect().left);
+              }
+            }
+            return lefts.every((left, at) => at === 0 || left >= lefts[at - 1]);
+          };
+          return [char, places("p"), places("code"), element.querySelectorAll(".hidden-character").length,
+            element.textContent.includes(char)];
+        })""",
+        ["\u202a", "\u202b", "\u202d", "\u202e", "\u2066", "\u2067", "\u2068", "\u0007", "\u009b"],
+    )
+    assert [entry for entry in found if entry[1:] != [True, True, 2, True]] == []
+
+
+@pytest.mark.req("rows.hostile.bidi")
+async def test_the_name_of_a_file_cannot_pretend_to_be_another_kind(page: Page) -> None:
+    made = row("file", "f", role="agent", ref="r", name="photo\u202egnp.exe", size=1, mimeType="", image=None)
+    name = await page.evaluate(
+        """(made) => {
+          const [element] = rows.show(made);
+          const letters = [...element.querySelector(".file-name").childNodes];
+          return [letters.at(-1).data, element.querySelector("button").getAttribute("aria-label")];
+        }""",
+        made,
+    )
+    assert name == ["gnp.exe", "Download photognp.exe"]
+
+
+MEASURE = """(texts) => texts.map((text) => {
+  const start = performance.now();
+  rows.markdown.renderMarkdown(text);
+  return performance.now() - start;
+})"""
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.req("rows.hostile.linear")
+async def test_no_markdown_takes_more_time_than_its_length_allows(page: Page) -> None:
+    """Four times the text may take eight times as long, and never long."""
+    for mark in hostile.MARKS:
+        short, long = ((mark * (size // len(mark) + 1))[:size] for size in (10_000, 40_000))
+        times = await page.evaluate(MEASURE, [short, long])
+        if times[1] > 400:
+            # Once more: this machine has other things to do.
+            times = [min(pair) for pair in zip(times, await page.evaluate(MEASURE, [short, long]), strict=True)]
+        assert times[1] < 400 or times[1] < 8 * times[0], (mark, times)
+        assert times[1] < 5000, (mark, times)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.req("rows.hostile.linear")
+async def test_no_code_takes_more_time_than_its_length_allows(page: Page) -> None:
+    languages = ["python", "js", "json", "sh", "rust", "go", "c", "java", "html", "css", "sql", "yaml", "toml", "diff", "md"]  # fmt: skip
+    slow = await page.evaluate(
+        """([marks, languages]) => {
+          const slow = [];
+          const timed = (text, language) => {
+            const start = performance.now();
+            const found = rows.code.tokens(text, language);
+            if (found.map((one) => one.text).join("") !== text) slow.push([language, text.slice(0, 20), "lost"]);
+            return performance.now() - start;
+          };
+          for (const mark of marks) for (const language of languages) {
+            // Lines that are too long have no colours, so these are as long as may be.
+            const line = mark.repeat(9000 / mark.length).replaceAll("\\n", " ") + "\\n";
+            for (const unit of [mark, mark + "\\n", line]) {
+              const [short, long] = [unit.repeat(Math.ceil(15000 / unit.length)), unit.repeat(Math.ceil(60000 / unit.length))];
+              if (timed(long, language) < 300) continue;
+              const again = [timed(short, language), timed(long, language)];
+              if (again[1] > 300 && again[1] > 10 * again[0]) slow.push([language, unit.slice(0, 20), ...again]);
+            }
+          }
+          return slow;
+        }""",
+        [hostile.CODE + hostile.MARKS, languages],
+    )
+    assert slow == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.req("rows.hostile.linear")
+async def test_a_line_of_a_megabyte_and_nesting_without_end_are_drawn(page: Page) -> None:
+    line, deep = "x" * 1_000_000, 20_000
+    heavy = [
+        text("1", line),
+        text("2", "> " * deep + "a"),
+        text("3", "- " * deep + "a"),
+        text("4", "*_" * deep + "a" + "_*" * deep),
+        text("5", "[" * deep + "a" + "](https://a.example/)" * deep),
+        text("6", "```js\n" + line + "\n```"),
+        text("7", "`" + line + "`"),
+        tool("bash", "8", "Run", {"command": line}, result=shell(line)),
+        tool("other", "9", line, {line[:500]: line}, result="[" * deep),
+        tool("edit", "10", "Edit", {"path": line[:500], "old_string": line, "new_string": line + "y"}),
+        tool("edit", "11", "Edit", {"old_string": "a\n" * deep, "new_string": "b\n" * deep}),
+        tool("other", "12", "Deep", {}, result="@@ -1 +1 @@\n" + "-a\n+b\n" * deep),
+        text("13", "| a " * 5000 + "|\n" + "|-" * 5000 + "|\n" + "| b\n" * 5000),
+        text("14", "[x]: https://a.example/" + "y" * 5000 + "\n\n" + "[x] " * 5000),
+    ]
+    for one in heavy:
+        depth = await page.evaluate(
+            """(one) => {
+              rows.show(one);
+              document.querySelectorAll("details").forEach((details) => (details.open = true));
+              let deepest = 0;
+              for (const element of rows.shelf.querySelectorAll("*")) {
+                let depth = 0;
+                if (element.childElementCount) continue;
+                for (let at = element; at; at = at.parentElement) depth += 1;
+                deepest = Math.max(deepest, depth);
+              }
+              return [deepest, rows.shelf.querySelectorAll("*").length];
+            }""",
+            one,
+        )
+        assert depth[0] < 200, (one["id"], depth)
+        assert depth[1] < 100_000, (one["id"], depth)
+        assert await safe(page) == []

@@ -1,0 +1,15 @@
+"""The modules that draw: nothing in them could make elements of markup."""
+
+import pytest
+
+from .conftest import PAGE
+
+
+@pytest.mark.req("rows.no_markup")
+def test_no_module_of_the_page_makes_elements_of_markup() -> None:
+    words = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function")
+    words += ("createContextualFragment", "parseFromString", "setHTML", "srcdoc=")
+    for folder in ("draw", "rows"):
+        for path in sorted((PAGE / folder).glob("*.js")):
+            code = path.read_text("utf-8")
+            assert [word for word in words if word in code] == [], path.name

@@ -1,0 +1,77 @@
+"""What a chat gateway needs: give it a Service, and people talk to agents through it.
+
+async with MyService(settings) as service:
+    await Gateway(home, service, settings).run()
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .backoff import Backoff
+    from .desk import Bounds
+    from .errors import GatewayError
+    from .gateway import Gateway
+    from .pairing import Pairing
+    from .service import (
+        PAYLOAD,
+        Attachment,
+        Away,
+        Blocked,
+        Button,
+        Chat,
+        Limits,
+        Person,
+        Refused,
+        Rich,
+        Service,
+        ServiceError,
+        TooLong,
+        TryLater,
+        Update,
+    )
+    from .settings import Settings, allow, load_settings, write_settings
+
+__all__ = [
+    "PAYLOAD",
+    "Attachment",
+    "Away",
+    "Backoff",
+    "Blocked",
+    "Bounds",
+    "Button",
+    "Chat",
+    "Gateway",
+    "GatewayError",
+    "Limits",
+    "Pairing",
+    "Person",
+    "Refused",
+    "Rich",
+    "Service",
+    "ServiceError",
+    "Settings",
+    "TooLong",
+    "TryLater",
+    "Update",
+    "allow",
+    "load_settings",
+    "write_settings",
+]
+
+# Where each is. Imported on first use: a command line needs none of it to print its help.
+MODULES = {
+    "backoff": ("Backoff",),
+    "desk": ("Bounds",),
+    "errors": ("GatewayError",),
+    "gateway": ("Gateway",),
+    "pairing": ("Pairing",),
+    "settings": ("Settings", "allow", "load_settings", "write_settings"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = (module for module, names in MODULES.items() if name in names)
+    return getattr(import_module(f"{__name__}.{next(found, 'service')}"), name)

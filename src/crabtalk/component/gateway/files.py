@@ -1,0 +1,132 @@
+"""Files, both ways: never trusted by name, and never from outside the conversation's directory.
+
+Each conversation has one, `<home>/<name>/files/<sender>`: turns work there, what people send is in
+its `inbox`, and what agents send has to be in it.
+"""
+
+import asyncio
+import hashlib
+import logging
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import GatewayError
+from .service import Attachment, Refused, Service, Update
+
+NAME = 160  # bytes, so that there is room for what is put around it
+INBOX = "inbox"
+# Of one file, and of all in one inbox; the oldest make room.
+MOST_BYTES = 50 * 1024 * 1024
+MOST_INBOX = 256 * 1024 * 1024
+MOST_ATTACHMENTS = 20
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    root: Path
+    service: Service
+    most_bytes: int = MOST_BYTES
+    most_inbox: int = MOST_INBOX
+
+    def directory(self, sender: str) -> Path:
+        return self.root / slug(sender)
+
+    async def prepare(self, sender: str) -> Path:
+        """The directory of a conversation, which is there then. Raises OSError."""
+        directory = self.directory(sender)
+        await asyncio.to_thread(directory.mkdir, mode=0o700, parents=True, exist_ok=True)
+        return directory
+
+    async def fetch(self, sender: str, update: Update) -> list[str]:
+        """A line for each file of a message: where it is, or why it could not be had.
+
+        Raises what the service raises when it is to be tried again: TryLater and Away.
+        """
+        folder = self.directory(sender) / INBOX / slug(update.id)
+        lines: list[str] = []
+        for number, attachment in enumerate(update.attachments[:MOST_ATTACHMENTS]):
+            name = safe_name(attachment.name)
+            path = folder / (name if number == 0 else f"{number}-{name}")
+            lines.append(await self._fetch(attachment, path))
+        if lines:
+            await asyncio.to_thread(make_room, folder, self.most_inbox)
+        return lines
+
+    async def _fetch(self, attachment: Attachment, path: Path) -> str:
+        if attachment.size > self.most_bytes:
+            return f"- {path.name}: not fetched, larger than {self.most_bytes} bytes"
+        if await asyncio.to_thread(path.is_file):
+            return f"- {path}"  # before a crash, it had come this far
+        aside = path.with_name(f".{path.name}.part")
+        try:
+            await asyncio.to_thread(path.parent.mkdir, mode=0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(aside.unlink, missing_ok=True)
+            await self.service.fetch(attachment, aside)
+            size = (await asyncio.to_thread(aside.stat)).st_size
+            if size > self.most_bytes:
+                await asyncio.to_thread(aside.unlink)
+                return f"- {path.name}: not kept, larger than {self.most_bytes} bytes"
+            await asyncio.to_thread(aside.chmod, 0o600)
+            await asyncio.to_thread(aside.replace, path)
+        except (Refused, OSError) as error:
+            log.warning("a file of a message is left out: %s", error)
+            return f"- {path.name}: could not be fetched"
+        return f"- {path}"
+
+    def outgoing(self, sender: str, path: str) -> Path:
+        """A file that may be sent. Raises GatewayError."""
+        directory = self.directory(sender).resolve()
+        try:
+            found = (directory / Path(path).expanduser()).resolve(strict=True)
+            if not found.is_relative_to(directory) or not found.is_file():
+                raise GatewayError(f"{path} is not a file under {directory}; copy it there")
+            if found.stat().st_size > self.service.limits.upload:
+                raise GatewayError(f"{path} is larger than {self.service.name} takes")
+        except (OSError, ValueError, RuntimeError) as error:
+            raise GatewayError(f"cannot read {path}: {error}") from None
+        return found
+
+
+def make_room(folder: Path, most: int) -> None:
+    """Removes what came longest ago, until the inbox that `folder` is in holds no more than so
+    much. What came last always stays."""
+    inbox = folder.parent
+    others = sorted(
+        (one for one in inbox.iterdir() if one.is_dir() and one != folder),
+        key=lambda one: one.stat().st_mtime_ns,
+    )
+    left = sum(weight(one) for one in (folder, *others))
+    for one in others:
+        if left <= most:
+            return
+        left -= weight(one)
+        shutil.rmtree(one, ignore_errors=True)
+
+
+def weight(folder: Path) -> int:
+    return sum(one.stat().st_size for one in folder.iterdir()) if folder.is_dir() else 0
+
+
+def slug(text: str) -> str:
+    """Readable, and no two alike."""
+    shown = re.sub(r"[^0-9A-Za-z-]+", "-", text).strip("-")[:40]
+    return f"{shown}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}"
+
+
+def safe_name(name: str) -> str:
+    """A name, whatever somebody called it: no path, nothing hidden, nothing that commands."""
+    last = re.split(r"[/\\]", name)[-1]
+    shown = "".join(c if c.isprintable() and c not in '<>:"|?*' else "_" for c in last)
+    shown = shown.encode(errors="replace").decode().strip(" .")
+    stem, dot, suffix = shown.rpartition(".")
+    if dot and stem and len(suffix) <= 10:
+        return f"{shortened(stem)}.{suffix}"
+    return shortened(shown) or "file"
+
+
+def shortened(name: str) -> str:
+    return name.encode()[:NAME].decode(errors="ignore").strip()

@@ -1,0 +1,212 @@
+"""Forms: what an agent asks, one question at a time, with buttons or with words. Pure.
+
+Options are chosen by pressing, by typing their number or label, or not at all: any other text is an
+answer too. The answers go back as a JSON object, from each question to what was chosen.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from crabtalk.protocol import wire
+
+from .service import PAYLOAD, Button, Rich
+
+LABEL = 48
+DONE = "done"
+# Services show no more buttons than this; the rest is typed.
+BUTTONS = 24
+# "Other" is what typing is for.
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    question: str
+    header: str
+    options: tuple[tuple[str, str], ...] = ()  # label, description
+    is_multiple: bool = False
+
+
+@dataclass(slots=True)
+class Form:
+    """One ask. `answers` has what was given so far, a list for each question."""
+
+    ask: str
+    questions: tuple[Question, ...]
+    answers: dict[int, list[str]] = field(default_factory=dict)
+    settled: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, event: wire.AskUserEvent) -> "Form":
+        return cls(event.ask_id, tuple(map(question_of, event.questions)))
+
+    @property
+    def token(self) -> str:
+        """In the payload of its buttons."""
+        return hashlib.sha256(self.ask.encode()).hexdigest()[:10]
+
+    @property
+    def current(self) -> int | None:
+        """The question that is being asked; None when all were answered."""
+        return next((n for n in range(len(self.questions)) if n not in self.settled), None)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.current is None
+
+    def press(self, payload: str) -> bool:
+        """False for a button that is not of the question being asked."""
+        number, chosen = read_payload(payload)
+        question = self.questions[number] if number == self.current else None
+        if question is None or not payload.startswith(f"{self.token}:"):
+            return False
+        if chosen == DONE:
+            if question.is_multiple:
+                self.settled.add(number)
+            return question.is_multiple
+        if not chosen.isdecimal() or int(chosen) >= len(question.options):
+            return False
+        self._choose(number, question.options[int(chosen)][0])
+        return True
+
+    def say(self, text: str) -> None:
+        """An answer in words to the question being asked."""
+        number = self.current
+        if number is None:
+            return
+        question = self.questions[number]
+        chosen = labels_in(question, text)
+        if question.is_multiple:
+            before = self.answers.get(number, [])
+            new = [label for label in chosen or [text.strip()] if label not in before]
+            self.answers[number] = [*before, *new]
+        else:
+            self.answers[number] = chosen[:1] or [text.strip()]
+        self.settled.add(number)
+
+    def _choose(self, number: int, label: str) -> None:
+        if not self.questions[number].is_multiple:
+            self.answers[number] = [label]
+            self.settled.add(number)
+            return
+        chosen = self.answers.setdefault(number, [])
+        if label in chosen:
+            chosen.remove(label)
+        else:
+            chosen.append(label)
+
+    def reply(self) -> str:
+        """What the agent reads."""
+        return json.dumps(
+            {
+                question.question: ", ".join(self.answers.get(number, []))
+                for number, question in enumerate(self.questions)
+            },
+            ensure_ascii=False,
+        )
+
+    # ── As people see it ────────────────────────────────────────────────────────────────────
+
+    def text(self, *, has_buttons: bool, is_open: bool = True) -> Rich:
+        lines = [self._answered(number) for number in sorted(self.settled)]
+        number = self.current
+        if number is not None:
+            lines.append(self._asking(number, has_buttons=has_buttons, is_open=is_open))
+        return "\n\n".join(lines)
+
+    def _answered(self, number: int) -> str:
+        question = self.questions[number]
+        given = ", ".join(self.answers.get(number, [])) or "nothing"
+        return f"✓ **{question.header or question.question}**: {given}"
+
+    def _asking(self, number: int, *, has_buttons: bool, is_open: bool) -> str:
+        question = self.questions[number]
+        place = f" ({number + 1}/{len(self.questions)})" if len(self.questions) > 1 else ""
+        title = f"**{question.header}**{place}\n" if question.header else ""
+        lines = [f"❓ {title}{question.question}"]
+        lines += [
+            f"{option + 1}. {label}{f': {about}' if about else ''}"
+            for option, (label, about) in enumerate(question.options)
+            if about or not has_buttons
+        ]
+        lines.append(self._hint(question, has_buttons=has_buttons) if is_open else "(closed)")
+        return "\n".join(lines)
+
+    def _hint(self, question: Question, *, has_buttons: bool) -> str:
+        if not question.options:
+            return "(Write your answer.)"
+        if question.is_multiple:
+            how = "Press what applies, then Done" if has_buttons else "Send numbers, such as 1, 3"
+        else:
+            how = "Press one" if has_buttons else "Send its number"
+        return f"({how}, or write your own answer.)"
+
+    def buttons(self) -> list[Button]:
+        number = self.current
+        if number is None or not self.questions[number].options:
+            return []
+        question = self.questions[number]
+        chosen = self.answers.get(number, [])
+        made = [
+            Button(
+                shortened(f"{'☑ ' if label in chosen else '☐ '}{label}")
+                if question.is_multiple
+                else shortened(label),
+                f"{self.token}:{number}:{option}",
+            )
+            for option, (label, _) in enumerate(question.options[:BUTTONS])
+        ]
+        if question.is_multiple:
+            made.append(Button("Done", f"{self.token}:{number}:{DONE}"))
+        return made
+
+
+def question_of(asked: wire.AskQuestion) -> Question:
+    options = tuple(
+        (option.label, option.description)
+        for option in asked.options
+        if option.label.strip() and option.label.strip().lower() != OTHER
+    )
+    return Question(asked.question, asked.header, options, asked.multi_select)
+
+
+def labels_in(question: Question, text: str) -> list[str]:
+    """The options that somebody typed, by number or by label; empty for words of their own."""
+    labels = [label for label, _ in question.options]
+    by_name = {label.lower(): label for label in labels}
+    if text.strip().lower() in by_name:
+        return [by_name[text.strip().lower()]]
+    words = [word.strip() for word in text.replace("，", ",").replace("、", ",").split(",")]  # noqa: RUF001
+    if len(words) == 1:
+        words = text.split()
+    found: list[str] = []
+    for word in words:
+        if len(word) < 5 and word.isdecimal() and 1 <= int(word) <= len(labels):
+            found.append(labels[int(word) - 1])
+        elif word.lower() in by_name:
+            found.append(by_name[word.lower()])
+        else:
+            return []
+    return list(dict.fromkeys(found))
+
+
+def read_payload(payload: str) -> tuple[int, str]:
+    """The question and the option of a button; -1 for what is no button of a form."""
+    parts = payload.split(":")
+    if len(payload) > PAYLOAD or len(parts) != 3 or not parts[1].isdecimal():
+        return -1, ""
+    return int(parts[1]), parts[2]
+
+
+def shortened(label: str) -> str:
+    line = " ".join(label.split())
+    return line if len(line) <= LABEL else f"{line[: LABEL - 1]}…"
+
+
+def restored(form: Form, answers: Mapping[int, Sequence[str]], settled: Sequence[int]) -> Form:
+    """With what was given before a restart."""
+    form.answers = {number: list(labels) for number, labels in answers.items()}
+    form.settled = set(settled)
+    return form

@@ -1,0 +1,77 @@
+"""Pairing: a code that the program prints and a person sends, which puts them on the allow-list.
+
+The code is in `run/<name>.pairing` as a hash, so that one process can print it while another, the
+gateway, waits for it. It works once, for ten minutes, and for a handful of tries by anybody at all.
+"""
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from crabtalk.transport import RunFiles, replace_file
+
+# Without letters that look alike; 40 bits against TRIES tries.
+LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
+LENGTH = 8
+SECONDS = 600.0
+TRIES = 5
+
+
+class Pairing:
+    def __init__(self, home: Path, name: str, *, clock: Callable[[], float] = time.time) -> None:
+        self._path = RunFiles.of(home).directory / f"{name}.pairing"
+        self._clock = clock
+
+    def make(self) -> str:
+        """A new code. One that was made before is worth nothing from now on. Raises OSError."""
+        code = "".join(secrets.choice(LETTERS) for _ in range(LENGTH))
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._write(hashed(code), self._clock() + SECONDS, TRIES)
+        return code
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a code waits to be sent."""
+        return self._read() is not None
+
+    def claim(self, text: str) -> bool:
+        """Whether this is the code; if so, it is used up. A wrong one costs a try."""
+        found = self._read()
+        if found is None:
+            return False
+        expected, until, tries = found
+        if hmac.compare_digest(hashed(text), expected):
+            self._path.unlink(missing_ok=True)
+            return True
+        if tries <= 1:
+            self._path.unlink(missing_ok=True)
+        else:
+            self._write(expected, until, tries - 1)
+        return False
+
+    def _write(self, expected: str, until: float, tries: int) -> None:
+        data = json.dumps({"hash": expected, "until": until, "tries": tries})
+        replace_file(self._path, data.encode())
+
+    def _read(self) -> tuple[str, float, int] | None:
+        try:
+            found = json.loads(self._path.read_bytes())
+            expected, until, tries = str(found["hash"]), float(found["until"]), int(found["tries"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if self._clock() > until or tries < 1:
+            return None
+        return expected, until, tries
+
+
+def normal(code: str) -> str:
+    """However somebody wrote it."""
+    return "".join(code.split()).replace("-", "").upper()
+
+
+def hashed(code: str) -> str:
+    return hashlib.sha256(normal(code).encode(errors="replace")).hexdigest()

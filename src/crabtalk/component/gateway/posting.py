@@ -1,0 +1,161 @@
+"""Posting: messages beside the answer itself, sent once as well: forms, files, notices."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from .backoff import Backoff
+from .desk import Desk
+from .entries import Filed, Filled, Formed, Item, Noticed
+from .errors import GatewayError
+from .forms import Form
+from .reply import SENT_AGAIN
+from .service import Away, Chat, Refused, Rich, TooLong, TryLater
+from .splitting import LEAST
+
+AWAY = "The agent daemon cannot be reached. Your message is kept, and answered when it is back."
+BACK = "The agent daemon is back."
+# The id of a message that the service did not take.
+REFUSED = "refused"
+
+log = logging.getLogger(__name__)
+
+
+class Posting:
+    """For one update's answer."""
+
+    def __init__(self, desk: Desk, item: Item) -> None:
+        self._desk = desk
+        self._item = item
+        self._asked: dict[str, int | None] = {}  # the question each form shows
+
+    async def form(self, form: Form, *, is_open: bool = True) -> None:
+        """Shows a form as it is now. Raises Blocked; a form that is refused is only logged."""
+        service = self._desk.service
+        filled = self._item.forms.get(form.ask)
+        message = filled.message if filled is not None else ""
+        text = form.text(has_buttons=service.limits.buttons, is_open=is_open)
+        buttons = form.buttons() if service.limits.buttons and is_open else []
+        chat = self._item.update.chat
+        if message and service.limits.edits:
+            await patiently(lambda: nothing(service.edit(chat, message, text, buttons=buttons)))
+            return
+        # Without changes, another message: for another question, and for that alone.
+        if message and (not is_open or self._asked.get(form.ask, form.current) == form.current):
+            return
+        is_unsure = filled is not None and not message
+        self._desk.journal.note(Formed(self._item.id, form.ask, filling(form, "")))
+        await self._desk.journal.flush()
+
+        async def send(is_marked: bool) -> str:
+            shown = f"{SENT_AGAIN}\n\n{text}" if is_marked else text
+            return await service.send(chat, fitted(shown, self._desk), buttons=buttons)
+
+        sent = await once(send, is_unsure=is_unsure)
+        self._asked[form.ask] = form.current
+        await self._desk.journal.keep(Formed(self._item.id, form.ask, filling(form, sent)))
+
+    async def file(self, call: str, path: str, sender: str) -> None:
+        """Sends a file of the agent's. Raises Blocked."""
+        desk, item = self._desk, self._item
+        if item.files.get(call):
+            return
+        is_unsure = call in item.files
+        await desk.journal.keep(Filed(item.id, call))
+        chat = item.update.chat
+        try:
+            found = await asyncio.to_thread(desk.files.outgoing, sender, path)
+        except GatewayError as error:
+            await notice(desk, chat, f"⚠️ {error}")
+        else:
+
+            async def send(is_marked: bool) -> str:
+                return await upload(desk, chat, found, is_marked=is_marked)
+
+            await once(send, is_unsure=is_unsure)
+        await desk.journal.keep(Filed(item.id, call, is_sent=True))
+
+
+async def upload(desk: Desk, chat: Chat, path: Path, *, is_marked: bool) -> str:
+    try:
+        return await desk.service.upload(chat, path, SENT_AGAIN if is_marked else "")
+    except (Refused, TooLong) as error:
+        await notice(desk, chat, f"⚠️ {path.name} was not taken: {error}")
+        return REFUSED
+
+
+async def notice(desk: Desk, chat: Chat, text: Rich) -> None:
+    """Says something on the side, at most once: it is not tried again. Raises Blocked."""
+    try:
+        await desk.service.send(chat, fitted(text, desk))
+    except (TryLater, Away, Refused, TooLong) as error:
+        log.info("a notice was not sent: %s", error)
+
+
+async def once(send: Callable[[bool], Awaitable[str]], *, is_unsure: bool) -> str:
+    """Sends, as often as it takes, with a mark where it may have arrived before."""
+    backoff = Backoff()
+    while True:
+        try:
+            return await send(is_unsure)
+        except TryLater as error:
+            await backoff.wait(error.seconds)
+        except Away:
+            is_unsure = True
+            await backoff.wait()
+        except (Refused, TooLong) as error:
+            log.warning("a message was not taken: %s", error)
+            return REFUSED
+
+
+async def patiently(work: Callable[[], Awaitable[None]]) -> None:
+    """What does no harm twice, until it is done."""
+    backoff = Backoff()
+    while True:
+        try:
+            await work()
+            return
+        except TryLater as error:
+            await backoff.wait(error.seconds)
+        except Away:
+            await backoff.wait()
+        except (Refused, TooLong) as error:
+            log.warning("a message was not changed: %s", error)
+            return
+
+
+async def nothing(work: Awaitable[None]) -> None:
+    await work
+
+
+def filling(form: Form, message: str) -> Filled:
+    return Filled(message, form.answers, sorted(form.settled))
+
+
+def fitted(text: str, desk: Desk) -> str:
+    """Cut to what the service takes in one message."""
+    service = desk.service
+    while service.measure(text) > service.limits.text and len(text) > LEAST:
+        text = f"{text[: max(1, len(text) * 3 // 4)].rstrip()}…"
+    return text
+
+
+async def wait_for_daemon(desk: Desk, chat: Chat) -> None:
+    """Until it is back. Who waits is told once that it is away, and once that it is back."""
+    waiting = asyncio.ensure_future(desk.link.back())
+    try:
+        await asyncio.wait([waiting], timeout=desk.bounds.notice_after)
+        if not waiting.done() and not desk.journal.book.chat(chat.id).is_told_away:
+            await desk.journal.keep(Noticed(chat.id, is_away=True))
+            await notice(desk, chat, AWAY)
+        await waiting
+    finally:
+        waiting.cancel()
+    await tell_back(desk, chat)
+
+
+async def tell_back(desk: Desk, chat: Chat) -> None:
+    if desk.journal.book.chat(chat.id).is_told_away:
+        await desk.journal.keep(Noticed(chat.id, is_away=False))
+        await notice(desk, chat, BACK)

@@ -1,0 +1,129 @@
+"""Settings: `config/<name>.toml` in the home, 0600 since it holds a token. People edit it as well.
+
+token = "123:abc"
+allowed_users = [12345, "group:-100123"]
+agent = "crab"
+base_url = "https://chat.example"
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crabtalk.transport import replace_file
+
+from .errors import GatewayError
+
+AGENT = "crab"
+GROUP = "group:"
+MOST_ALLOWED = 10_000
+SHARED = ("token", "allowed_users", "agent", "base_url")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`extra` has the service's own, each with its default where the file does not say."""
+
+    token: str = field(default="", repr=False)
+    allowed_users: tuple[str, ...] = ()
+    agent: str = AGENT
+    base_url: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def load_settings(path: Path, extra: Mapping[str, Any] | None = None) -> Settings:
+    """A file that is not there is an empty one. Raises GatewayError.
+
+    `extra` names the service's own keys and their defaults, whose types a file has to keep to.
+    """
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        document = {}
+    except (OSError, ValueError) as error:
+        raise GatewayError(f"cannot read {path}: {error}; correct it, or move it away") from None
+    try:
+        return read_settings(document, extra or {})
+    except GatewayError as error:
+        raise GatewayError(f"{path}: {error}") from None
+
+
+def read_settings(document: Mapping[str, Any], extra: Mapping[str, Any]) -> Settings:
+    for key in document:
+        if key not in SHARED and key not in extra:
+            raise GatewayError(f"{key} means nothing here; take it out")
+    return Settings(
+        token=text_of(document, "token", ""),
+        allowed_users=allowed_of(document.get("allowed_users", [])),
+        agent=text_of(document, "agent", AGENT) or AGENT,
+        base_url=text_of(document, "base_url", "").rstrip("/"),
+        extra={key: same_kind(key, document.get(key, one), one) for key, one in extra.items()},
+    )
+
+
+def text_of(document: Mapping[str, Any], key: str, default: str) -> str:
+    value = document.get(key, default)
+    if not isinstance(value, str):
+        raise GatewayError(f"{key} must be a text, not {type(value).__name__}")
+    return value
+
+
+def allowed_of(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MOST_ALLOWED:
+        raise GatewayError("allowed_users must be a list of ids, such as [12345]")
+    for one in value:
+        if isinstance(one, bool) or not isinstance(one, str | int) or not str(one).strip():
+            raise GatewayError(f"allowed_users has {one!r}, which is no id")
+    return tuple(str(one).strip() for one in value)
+
+
+def same_kind(key: str, value: Any, default: Any) -> Any:
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if type(value) is not type(default):
+        raise GatewayError(f"{key} must be like {default!r}, not {value!r}")
+    return value
+
+
+def write_settings(path: Path, changes: Mapping[str, Any]) -> None:
+    """Puts these into the file, and leaves the rest of it as it is, comments too.
+
+    Raises GatewayError. None takes a key out.
+    """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        text = path.read_text("utf-8") if path.exists() else ""
+        document = tomlkit.parse(text)
+        for key, value in changes.items():
+            if value is None:
+                document.pop(key, None)
+            else:
+                document[key] = value
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, tomlkit.dumps(document).encode(), 0o600)
+    except (OSError, ValueError, TOMLKitError) as error:
+        raise GatewayError(f"cannot write {path}: {error}; see to the file") from None
+
+
+def allow(path: Path, user: str) -> None:
+    """Adds somebody to allowed_users. Raises GatewayError."""
+    known = load_allowed(path)
+    if user not in known:
+        shown = [int(one) if one.isdecimal() and str(int(one)) == one else one for one in known]
+        new = int(user) if user.isdecimal() and str(int(user)) == user else user
+        write_settings(path, {"allowed_users": [*shown, new]})
+
+
+def load_allowed(path: Path) -> tuple[str, ...]:
+    """Those of the file as it is now, whatever else is in it. Raises GatewayError."""
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError) as error:
+        raise GatewayError(f"cannot read {path}: {error}; correct it, or move it away") from None
+    return allowed_of(document.get("allowed_users", []))

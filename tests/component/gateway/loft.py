@@ -1,0 +1,247 @@
+"""The loft: a made-up chat service over real HTTP, for gateways to be tested against.
+
+    async with loft() as service:
+        service.says("hello", person="7")
+        await service.until(lambda: service.texts("7"))
+
+What it was told to do wrong it does once: `service.fail("send", Fault(429, seconds=0.1))`.
+"""
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+PATIENCE = 30
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An HTTP status; 0 cuts the connection, before or after the deed was done."""
+
+    status: int
+    seconds: float = 0.0
+    is_done: bool = False
+
+
+@dataclass
+class Message:
+    id: str
+    chat: str
+    text: str
+    buttons: list[list[str]] = field(default_factory=list)
+    reply_to: str = ""
+    file: tuple[str, bytes] | None = None
+    history: list[str] = field(default_factory=list)
+
+    def payload(self, label: str) -> str:
+        return next(payload for shown, payload in self.buttons if label in shown)
+
+
+class Loft:
+    def __init__(self) -> None:
+        self.url = ""
+        self.token = "coo"
+        self.waiting: dict[str, dict[str, Any]] = {}
+        self.messages: list[Message] = []
+        self.files: dict[str, bytes] = {}
+        self.typing: list[str] = []
+        self.taken: list[str] = []
+        self.calls: list[str] = []
+        self.times: list[tuple[str, str, float]] = []  # of what changed a chat
+        self.blocked: set[str] = set()
+        self.limit = 500
+        self.redeliver = 0.3  # seconds after which what was not taken is given again
+        self.is_away = False
+        self._given: dict[str, float] = {}
+        self._faults: dict[str, deque[Fault]] = {}
+        self._numbers = itertools.count(1)
+        self.news = asyncio.Event()
+
+    # ── People ──────────────────────────────────────────────────────────────────────────────
+
+    def says(
+        self,
+        text: str,
+        person: str = "7",
+        *,
+        chat: str = "",
+        name: str = "Ann",
+        is_group: bool = False,
+        is_to_us: bool = True,
+        press: str = "",
+        message_id: str = "",
+        files: Sequence[tuple[str, bytes]] = (),
+        update: str = "",
+    ) -> str:
+        """The id of the update."""
+        number = update or f"u{next(self._numbers)}"
+        attachments = []
+        for file_name, data in files:
+            key = f"f{next(self._numbers)}"
+            self.files[key] = data
+            kind = "application/octet-stream"
+            attachments.append({"id": key, "name": file_name, "size": len(data), "kind": kind})
+        self.waiting[number] = {
+            "id": number,
+            "chat": {"id": chat or person, "is_group": is_group, "title": "Shells"},
+            "person": {"id": person, "name": name},
+            "text": text,
+            "files": attachments,
+            "is_to_us": is_to_us,
+            "press": press,
+            "message_id": message_id or f"m-{number}",
+            "at": time.time(),
+        }
+        self._tell()
+        return number
+
+    def presses(self, message: Message, label: str, person: str = "7", **more: Any) -> str:
+        payload = message.payload(label)
+        return self.says("", person, press=payload, message_id=message.id, **more)
+
+    def of(self, chat: str) -> list[Message]:
+        return [message for message in self.messages if message.chat == chat]
+
+    def texts(self, chat: str = "7") -> list[str]:
+        return [message.text for message in self.of(chat)]
+
+    def fail(self, path: str, *faults: Fault) -> None:
+        self._faults.setdefault(path, deque()).extend(faults)
+
+    async def until(self, claim: Callable[[], Any]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not claim():
+                self.news.clear()
+                if not claim():
+                    await self.news.wait()
+
+    def _tell(self) -> None:
+        self.news.set()
+
+    # ── The service ─────────────────────────────────────────────────────────────────────────
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        path = request.path.strip("/")
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
+            return web.json_response({"error": "who are you?"}, status=401)
+        self.calls.append(path)
+        faults = self._faults.get(path)
+        fault = faults.popleft() if faults else None
+        if self.is_away:
+            fault = Fault(503)
+        if fault is None or fault.is_done:
+            answer = await self._do(path, request)
+        if fault is None:
+            return answer
+        if fault.status == 0:
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        body = {"error": f"as told: {fault.status}", "seconds": fault.seconds}
+        return web.json_response(body, status=fault.status)
+
+    async def _do(self, path: str, request: web.Request) -> web.StreamResponse:
+        if path.startswith("files/"):
+            data = self.files.get(path.removeprefix("files/"))
+            return web.Response(status=404) if data is None else web.Response(body=data)
+        if path == "upload":
+            query = request.query
+            return self._send(
+                query["chat"], query["caption"], file=(query["name"], await request.read())
+            )
+        body = await request.json() if request.can_read_body else {}
+        match path:
+            case "me":
+                return web.json_response({"name": "pigeon"})
+            case "updates":
+                return web.json_response(await self._updates())
+            case "taken":
+                self.waiting.pop(body["id"], None)
+                self.taken.append(body["id"])
+                self._tell()
+                return web.json_response({})
+            case "send":
+                return self._send(**body)
+            case "edit":
+                return self._edit(**body)
+            case "typing":
+                self.typing.append(body["chat"])
+                return web.json_response({})
+        return web.json_response({"error": "there is no such thing"}, status=404)
+
+    async def _updates(self) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + 0.5
+        while True:
+            now = time.monotonic()
+            due = [
+                one
+                for key, one in self.waiting.items()
+                if now - self._given.get(key, 0.0) >= self.redeliver
+            ]
+            if due or now > deadline:
+                self._given.update({one["id"]: now for one in due})
+                return due
+            await asyncio.sleep(0.005)
+
+    def _send(
+        self,
+        chat: str,
+        text: str,
+        buttons: Sequence[Sequence[str]] = (),
+        reply_to: str = "",
+        file: tuple[str, bytes] | None = None,
+    ) -> web.Response:
+        if (refusal := self._refusal(chat, text)) is not None:
+            return refusal
+        made = Message(
+            f"b{next(self._numbers)}", chat, text, [list(b) for b in buttons], reply_to, file
+        )
+        made.history.append(text)
+        self.messages.append(made)
+        self.times.append((chat, "send", time.monotonic()))
+        self._tell()
+        return web.json_response({"id": made.id})
+
+    def _edit(
+        self, chat: str, id: str, text: str, buttons: Sequence[Sequence[str]]  # noqa: A002
+    ) -> web.Response:
+        if (refusal := self._refusal(chat, text)) is not None:
+            return refusal
+        found = next((one for one in self.of(chat) if one.id == id), None)
+        if found is None:
+            return web.json_response({"error": "there is no such message"}, status=404)
+        found.text, found.buttons = text, [list(b) for b in buttons]
+        found.history.append(text)
+        self.times.append((chat, "edit", time.monotonic()))
+        self._tell()
+        return web.json_response({})
+
+    def _refusal(self, chat: str, text: str) -> web.Response | None:
+        if chat in self.blocked:
+            return web.json_response({"error": "you are blocked"}, status=403)
+        if len(text.encode("utf-16-le")) // 2 > self.limit:
+            return web.json_response({"error": "too long"}, status=413)
+        return None
+
+
+@asynccontextmanager
+async def loft() -> AsyncIterator[Loft]:
+    service = Loft()
+    app = web.Application(client_max_size=2**26)
+    app.router.add_route("*", "/{path:.*}", service.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    service.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield service
+    finally:
+        await runner.cleanup()

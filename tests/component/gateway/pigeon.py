@@ -1,0 +1,19 @@
+"""The gateway of the manual's page: its code block, as a module and as a program."""
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+PAGE = Path(__file__).parents[3] / "docs" / "gateways.md"
+
+
+def source() -> str:
+    (found,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    return str(found)
+
+
+def load() -> ModuleType:
+    module = ModuleType("pigeon")
+    module.__file__ = str(PAGE)
+    exec(compile(source(), str(PAGE), "exec"), module.__dict__)  # noqa: S102 - our own page
+    return module

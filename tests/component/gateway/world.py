@@ -1,0 +1,90 @@
+"""A daemon, a chat service and a gateway between them, all of it real but the model."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from crabtalk.component.gateway import Bounds, Gateway, Settings
+from crabtalk.component.gateway.service import Limits
+from crabtalk.runtime import Hook
+from tests.component.gateway.loft import Loft, loft
+from tests.component.gateway.pigeon import load
+from tests.daemon.served import Served, messages, served
+
+PIGEON = load()
+# So that nobody waits in vain for what is only quick on a quiet machine.
+PATIENCE = 30
+
+
+class World:
+    def __init__(self, path: Path, service: Loft) -> None:
+        self.path = path
+        self.home = path / "home"
+        self.loft = service
+        self.daemon: Served | None = None
+        self.gateway: Gateway | None = None
+        self.bounds = Bounds(notice_after=0.05)
+        self.limits: Limits = replace(PIGEON.Pigeon.limits, edit_every=0.02)
+        self.settings = Settings(
+            token=service.token, allowed_users=("7", "8", "9"), base_url=service.url
+        )
+
+    @asynccontextmanager
+    async def running(self, **changes: Any) -> AsyncIterator[Gateway]:
+        """A gateway, until the block is left. It is cancelled then, as by SIGTERM."""
+        settings = replace(self.settings, **changes)
+        async with PIGEON.open_pigeon(settings, self.path) as service:
+            service.limits = self.limits
+            gateway = self.gateway = Gateway(self.home, service, settings, bounds=self.bounds)
+            task = asyncio.ensure_future(gateway.run())
+            try:
+                yield gateway
+            finally:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+    async def told(self, *texts: str, chat: str = "7") -> None:
+        """Until the chat has exactly these messages."""
+        try:
+            await self.loft.until(lambda: self.loft.texts(chat) == list(texts))
+        except TimeoutError:
+            raise AssertionError(self.loft.texts(chat)) from None
+
+    async def until(self, claim: Callable[[], Any]) -> None:
+        """For what no service sees."""
+        async with asyncio.timeout(PATIENCE):
+            while not claim():
+                await asyncio.sleep(0.005)
+
+    async def said(self, sender: str = "pg:7", agent: str = "crab") -> list[tuple[str, str]]:
+        """Role and text of all a conversation has, as the daemon has it."""
+        assert self.daemon is not None
+        async with self.daemon.client() as client:
+            return await messages(client, agent, sender)
+
+    async def heard(self, sender: str = "pg:7") -> list[str]:
+        """What people said in it."""
+        return [text for role, text in await self.said(sender) if role == "user"]
+
+    async def idle(self) -> None:
+        """Until nothing is left to do."""
+        gateway = self.gateway
+        assert gateway is not None
+        await self.until(
+            lambda: not self.loft.waiting and not gateway.statistics()["waiting"]
+        )
+
+
+@asynccontextmanager
+async def world(
+    path: Path, *, has_daemon: bool = True, hooks: Mapping[str, Hook] | None = None, **more: Any
+) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        made = World(path, await stack.enter_async_context(loft()))
+        if has_daemon:
+            made.daemon = await stack.enter_async_context(served(path, hooks=hooks, **more))
+        yield made
