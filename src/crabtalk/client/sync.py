@@ -85,7 +85,12 @@ class SyncClient:
         if self._closed:
             awaitable.close()
             raise ConnectionClosedError("this client is closed")
-        return self._runner.run(awaitable)
+        try:
+            return self._runner.run(awaitable)
+        except asyncio.CancelledError:
+            # Nobody but Ctrl+C cancels here, and one that comes just as the runner begins to
+            # listen for it is told as this.
+            raise KeyboardInterrupt from None
 
     request = call(Client.request)
     request_stream = iterate(Client.request_stream)
