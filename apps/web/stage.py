@@ -256,7 +256,7 @@ async def keep_much(device: Phone, events: int = EVENTS) -> Session:
     session.id = told["session"]["id"]
     bodies = long_story(events, int(time.time() * 1000) - DAY)
     sealer = DataSealer(key)
-    for first in range(0, events, 100):
+    for first in range(0, len(bodies), 100):
         messages = [
             {"content": sealer.seal(body), "localId": f"long-{first + number}"}
             for number, body in enumerate(bodies[first : first + 100])
@@ -266,14 +266,14 @@ async def keep_much(device: Phone, events: int = EVENTS) -> Session:
 
 
 def long_story(events: int, start: int) -> list[dict[str, Any]]:
-    """Turns, one after the other: each has words, reasoning, a call with its result, an answer."""
+    """So many or a few more: turns, each with words, reasoning, a call, its result, an answer."""
     bodies: list[dict[str, Any]] = []
     number = 0
     while len(bodies) < events:
         number += 1
-        turn, one = derived_id("turn", number), f"Question {number}: how is part {number} built?"
-        bodies.append({"role": "user", "content": {"type": "text", "text": one}})
+        turn, asked = derived_id("turn", number), f"Question {number}: how is part {number} built?"
         said: list[dict[str, Any]] = [
+            {"t": "text", "text": asked},
             {"t": "turn-start"},
             {"t": "text", "text": f"Part {number} is near the others.", "thinking": True},
             {
@@ -294,14 +294,13 @@ def long_story(events: int, start: int) -> list[dict[str, Any]]:
         ]
         for event in said:
             envelope = {
-                "id": derived_id("event", number, event["t"], bool(event.get("thinking"))),
+                "id": derived_id("event", len(bodies)),
                 "time": start + len(bodies) * 1000,
-                "role": "agent",
-                "turn": turn,
                 "ev": event,
             }
-            bodies.append({"role": "session", "content": envelope})
-    return bodies[:events]
+            who = {"role": "agent", "turn": turn} if event is not said[0] else {"role": "user"}
+            bodies.append({"role": "session", "content": {**envelope, **who}})
+    return bodies
 
 
 def answer(number: int) -> str:

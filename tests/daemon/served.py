@@ -33,7 +33,7 @@ from tests.model_server import ModelServer, model_server
 from tests.scripted import RawPeer
 
 # No test waits longer for anything.
-PATIENCE = 20
+PATIENCE = 30
 AGENTS = {"crab": 'prompt = "You are crab."\n', "twin": 'prompt = "You are twin."\n'}
 
 # One model, which fails at once when it is not there.

@@ -10,6 +10,9 @@ import pytest
 from crabtalk.protocol import wire
 from tests.daemon.served import messages, refused, said, served, shown, told, until
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 SERVER = {
     "name": "github",
     "command": "github-mcp",

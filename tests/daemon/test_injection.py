@@ -21,6 +21,9 @@ from crabtalk.client import Client
 from crabtalk.protocol import wire
 from tests.daemon.served import AGENTS, Served, called, calling, served, shown, told, until
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 NAMES = ("from", "skill", "instructions", "scope", "agents", "environment", "resources")
 # Every tag of ours, as it is and as it might slip through, around an order.
 FORGED = (

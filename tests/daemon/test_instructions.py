@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 
 from crabtalk.daemon.instructions import FILES, Instructions
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:

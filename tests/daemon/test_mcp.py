@@ -73,10 +73,11 @@ async def housed(daemon: Served, agents: Mapping[str, str]) -> AsyncIterator[Cli
         async with daemon.client() as client:
             for row in (await client.list_conversations()).conversations:
                 await client.delete_conversation(row.file_path)
-            for file in daemon.home.glob("agents/*.toml"):
+            for file in [*daemon.home.glob("agents/*.toml"), *daemon.home.glob("run/*.port")]:
                 file.unlink()
             await client.reload()
-        await comes(lambda: not daemon.daemon.mcp.link.servers)
+        mcp = daemon.daemon.mcp
+        await comes(lambda: not mcp.link.servers and not list(mcp.states()))
 
 
 def declared(name: str, *options: str, **settings: Any) -> str:
@@ -555,13 +556,14 @@ async def test_a_reload_tries_servers_again_that_failed(tmp_path: Path, daemon: 
 
 @pytest.mark.req("mcp.ports")
 @pytest.mark.req("mcp.ports.scope")
+@pytest.mark.timeout(120)
 async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_again(
     daemon: Served,
 ) -> None:
     agents = {"crab": PROMPT, "twin": PROMPT + 'tools = ["bash"]\n'}
     async with housed(daemon, agents) as client:
         file = daemon.home / "run" / "beach.port"
-        async with running() as first:
+        async with running() as first, running() as second:
             file.write_text(f"{first.port}\n")
             await heard(client, ("", "beach", wire.MCP_EVENT_KIND_CONNECTED))
             (sum_,) = await called(client, "crab", [("add", {"a": 1, "b": 2})])
@@ -570,10 +572,9 @@ async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_
             assert (found.name, found.source, found.source_kind) == ("beach", "", wire.EXTERNAL)
             (denied,) = await called(client, "twin", [("add", {"a": 1, "b": 2})])
             assert (denied.output, denied.is_error) == ("tool not registered: add", True)
-            await first.kill()
-        async with running() as second:
             async with aclosing(client.subscribe_mcp_events()) as events:
-                await next_of(events)
+                assert (await next_of(events)).kind == wire.MCP_EVENT_KIND_CONNECTED
+                await first.kill()
                 file.write_text(f"{second.port}\n")
                 while (await next_of(events)).kind != wire.MCP_EVENT_KIND_CONNECTED:
                     pass
@@ -583,6 +584,7 @@ async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_
 
 @pytest.mark.req("mcp.ports")
 @pytest.mark.req("component.killed")
+@pytest.mark.timeout(120)
 async def test_the_component_of_the_docs_killed_and_started_again_needs_nobody_to_touch_the_daemon(
     daemon: Served,
 ) -> None:

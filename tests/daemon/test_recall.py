@@ -8,6 +8,9 @@ from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
 from tests.daemon.served import refused, served
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 
 def entry(name: str, content: str = "c", **more: object) -> wire.MemoryEntry:
     return wire.MemoryEntry(name=name, content=content, **{"kind": "note", **more})  # type: ignore[arg-type]

@@ -21,6 +21,9 @@ from tests.daemon.served import (
 )
 from tests.model_server import model_server
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 DOWN = CONFIG.replace("{url}", "http://127.0.0.1:1/v1")
 
 

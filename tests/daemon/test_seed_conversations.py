@@ -21,6 +21,9 @@ from tests.daemon.served import (
 )
 from tests.model_server import model_server
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 
 async def where(call: ToolDispatch) -> str:
     """A tool that says where it works."""

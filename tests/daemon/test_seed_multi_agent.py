@@ -18,6 +18,9 @@ from tests.daemon.served import (
     until,
 )
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 
 class Look:
     """A tool that counts how often it was carried out."""

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from crabtalk.daemon.subscriptions import Subscription, SubscriptionFile
 from crabtalk.storage import StorageError
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 BY_HAND = """\
 # What chains our agents.
 

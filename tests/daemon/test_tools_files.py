@@ -11,6 +11,9 @@ import pytest
 from crabtalk.client import Client
 from tests.daemon.served import ToolCalls, called, calling, messages, served, shown
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 Call = tuple[str, dict[str, Any]]
 CONFINED = 'prompt = "You are crab."\n[hooks.files]\nroots = ["{root}"]\n'
 

@@ -13,6 +13,9 @@ import pytest
 from crabtalk.client import Client
 from tests.daemon.served import Served, ToolCalls, called, calling, outcomes, served, shown, told
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 BRAND = """\
 ---
 name: brand-guidelines

@@ -15,6 +15,9 @@ from crabtalk.runtime import ToolDispatch
 from tests.daemon.served import Tools, becomes, following, served
 from tests.model_server import model_server
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 QUESTION = {
     "questions": [
         {

@@ -13,6 +13,9 @@ from crabtalk.storage import Pair, log_name
 from tests.daemon.served import Served, served
 from tests.model_server import model_server
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 PLAIN = 'prompt = "You are crab."\n'
 OWN = PLAIN + '[hooks.memory]\nscope = "sender"\n'
 OPEN = PLAIN + '[hooks.sessions]\nscope = "agent"\n'
@@ -299,7 +302,6 @@ def test_an_age_is_told_in_its_largest_unit(seconds: int, text: str) -> None:
 
 
 @pytest.mark.req("memory.open.bounded")
-@pytest.mark.one_loop
 async def test_only_so_many_memories_are_open_at_a_time(tmp_path: Path) -> None:
     async with (
         served(tmp_path, agents={"crab": OWN}, hooks={}) as daemon,

@@ -11,6 +11,9 @@ from crabtalk.protocol import wire
 from tests.daemon.served import served
 from tests.model_server import model_server
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 PLAIN = 'prompt = "You are crab."\n'
 NOTHING = "no sessions found"
 

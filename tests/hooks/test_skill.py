@@ -19,6 +19,9 @@ from crabtalk.storage import Agent, Pair
 from tests.runtime.provider import ScriptedProvider, calls
 from tests.runtime.world import Tools, World, told
 
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
 CRAB = Agent("crab", "You are crab.", model="m")
 SCOPED = Agent("scoped", "You are scoped.", model="m", skills=("check-feeds", "tidy"))
 

@@ -13,7 +13,7 @@ import pytest
 
 from crabtalk.mcp import McpCallError, PortFiles, Progress
 from crabtalk.storage import McpServer
-from tests.mcp.running import COMMAND, ROOT, running
+from tests.mcp.running import COMMAND, ROOT, listens, running
 from tests.mcp.tiny import png
 from tests.mcp.world import World, world
 
@@ -114,7 +114,8 @@ async def test_a_person_allows_it_once_and_what_was_granted_is_kept(there: World
     async with running("--oauth") as server:
         declared = McpServer("beach", url=server.url)
         there.declare(declared)
-        await there.until(lambda: there.statuses() == ["connecting"] and bool(there.error()))
+        await asked(there)
+        assert there.statuses() == ["connecting"]
         sentence = there.error()
         assert sentence.startswith(f"to allow it, open http://127.0.0.1:{server.port}/authorize")
         page = await asyncio.to_thread(visit, sentence.removeprefix("to allow it, open "))
@@ -135,9 +136,8 @@ async def test_a_person_who_says_no_is_heard_and_a_page_that_only_pretends_is_no
 ) -> None:
     async with running("--oauth") as server:
         there.declare(McpServer("beach", url=server.url))
-        await there.until(lambda: bool(there.error()))
-        asked = parse_qs(urlsplit(there.error()).query)
-        back, state = asked["redirect_uri"][0], asked["state"][0]
+        question = await asked(there)
+        back, state = question["redirect_uri"][0], question["state"][0]
         for forged in ("?code=x&state=guessed", "?error=no", "?state=" + state, "/../code"):
             with pytest.raises(HTTPError, match="404"):
                 await asyncio.to_thread(visit, back + forged)
@@ -146,9 +146,19 @@ async def test_a_person_who_says_no_is_heard_and_a_page_that_only_pretends_is_no
         assert await there.failed() == "it was not allowed: access_denied"
 
 
+async def asked(there: World) -> dict[str, list[str]]:
+    """What is in the address a person is to open, once somebody waits for the answer."""
+    await there.until(lambda: bool(there.error()))
+    question = parse_qs(urlsplit(there.error()).query)
+    port = urlsplit(question["redirect_uri"][0]).port
+    assert port is not None
+    await there.until(lambda: listens(port))
+    return question
+
+
 def visit(address: str) -> str:
     """As a browser does, redirects included."""
-    with urllib.request.urlopen(address, timeout=10) as response:  # noqa: S310
+    with urllib.request.urlopen(address, timeout=30) as response:  # noqa: S310
         return str(response.read().decode())
 
 

@@ -210,7 +210,11 @@ class Loft:
         return web.json_response({"id": made.id})
 
     def _edit(
-        self, chat: str, id: str, text: str, buttons: Sequence[Sequence[str]]  # noqa: A002
+        self,
+        chat: str,
+        id: str,  # noqa: A002 - as the service calls it
+        text: str,
+        buttons: Sequence[Sequence[str]],
     ) -> web.Response:
         if (refusal := self._refusal(chat, text)) is not None:
             return refusal

@@ -1,9 +1,11 @@
 """What people see of a turn."""
 
 import asyncio
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ async def test_a_person_is_a_sender_and_is_answered(tmp_path: Path) -> None:
 @pytest.mark.req("gateway.group")
 async def test_a_group_is_one_sender_in_which_speakers_are_named(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
-        group = {"chat": "-5", "is_group": True}
+        group: dict[str, Any] = {"chat": "-5", "is_group": True}
         w.loft.says("not for us", "8", name="Bo", is_to_us=False, **group)
         w.loft.says("hello", "7", name="Ann", **group)
         await w.told("heard: Ann: hello", chat="-5")
@@ -49,10 +51,10 @@ async def test_an_answer_grows_in_one_message_within_the_rate_of_the_service(
     (message, *others) = w.loft.of("7")
     assert not others or len(message.text) > 400, "only what is too long is divided"
     assert len(message.history) >= 3
-    for before, after in zip(message.history, message.history[1:], strict=False):
+    for before, after in itertools.pairwise(message.history):
         assert after.startswith(before.rstrip())
     moments = [moment for _, _, moment in w.loft.times]
-    gaps = [after - before for before, after in zip(moments, moments[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(moments)]
     assert min(gaps) > 0.15, gaps
 
 
@@ -178,9 +180,7 @@ async def test_stop_kills_the_turn_and_waits_for_nobody(tmp_path: Path) -> None:
         w.loft.says("/stop")
         await w.told("So far.\n\n(stopped)", "You are talking to twin now.")
         w.loft.says("/stop")
-        await w.told(
-            "So far.\n\n(stopped)", "You are talking to twin now.", "Nothing is going on."
-        )
+        await w.told("So far.\n\n(stopped)", "You are talking to twin now.", "Nothing is going on.")
         await w.idle()
 
 

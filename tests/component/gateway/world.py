@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from crabtalk.component.gateway.service import Limits
 from crabtalk.runtime import Hook
 from tests.component.gateway.loft import Loft, loft
 from tests.component.gateway.pigeon import load
-from tests.daemon.served import Served, messages, served
+from tests.daemon.served import AGENTS, CONFIG, Served, messages, prepare, served
+from tests.model_server import model_server
 
 PIGEON = load()
 # So that nobody waits in vain for what is only quick on a quiet machine.
@@ -25,7 +27,9 @@ class World:
         self.home = path / "home"
         self.loft = service
         self.daemon: Served | None = None
+        self.serving: Callable[[], AbstractAsyncContextManager[Served]]  # a daemon, anew
         self.gateway: Gateway | None = None
+        self.task: asyncio.Future[None] | None = None
         self.bounds = Bounds(notice_after=0.05)
         self.limits: Limits = replace(PIGEON.Pigeon.limits, edit_every=0.02)
         self.settings = Settings(
@@ -39,7 +43,7 @@ class World:
         async with PIGEON.open_pigeon(settings, self.path) as service:
             service.limits = self.limits
             gateway = self.gateway = Gateway(self.home, service, settings, bounds=self.bounds)
-            task = asyncio.ensure_future(gateway.run())
+            task = self.task = asyncio.ensure_future(gateway.run())
             try:
                 yield gateway
             finally:
@@ -74,17 +78,24 @@ class World:
         """Until nothing is left to do."""
         gateway = self.gateway
         assert gateway is not None
-        await self.until(
-            lambda: not self.loft.waiting and not gateway.statistics()["waiting"]
-        )
+        await self.until(lambda: not self.loft.waiting and not gateway.statistics()["waiting"])
 
 
 @asynccontextmanager
 async def world(
-    path: Path, *, has_daemon: bool = True, hooks: Mapping[str, Hook] | None = None, **more: Any
+    path: Path,
+    *,
+    has_daemon: bool = True,
+    hooks: Mapping[str, Hook] | None = None,
+    summary: str = "",
+    **more: Any,
 ) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         made = World(path, await stack.enter_async_context(loft()))
+        model = await stack.enter_async_context(model_server(summary=summary))
+        made.serving = partial(served, path, model, hooks=hooks, **more)
         if has_daemon:
-            made.daemon = await stack.enter_async_context(served(path, hooks=hooks, **more))
+            made.daemon = await stack.enter_async_context(made.serving())
+        else:
+            prepare(made.home, AGENTS, CONFIG.replace("{url}", model.url))
         yield made

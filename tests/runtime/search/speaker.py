@@ -58,5 +58,9 @@ async def speak(home: Path, seed: int) -> None:
             index.refresh()
 
 
-if __name__ == "__main__":
+def main() -> None:
     asyncio.run(speak(Path(sys.argv[1]), int(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()

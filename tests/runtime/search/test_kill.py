@@ -1,36 +1,34 @@
 """The index killed with SIGKILL, over and over: nothing is missing and nothing is there twice."""
 
 import asyncio
+import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from apps.tui.tests.warm import PIPE, Program
 from crabtalk.runtime.search.follower import Follower
 from crabtalk.storage import FileStorage, MessageRecord, Record
 from tests.model_server import ROOT
+from tests.runtime.search import speaker
 from tests.runtime.search.talk import Talk
 
 pytestmark = pytest.mark.one_loop
 
 PATIENCE = 20.0
 LEAST = 5  # words before it may be killed
+SPEAKER = Program(
+    *(Path(speaker.__file__), "tests.runtime.search.speaker:main"),
+    *("crabtalk.runtime.search.index", "tantivy"),
+)
 
 
 async def live(home: Path, seed: int) -> None:
     """A process speaks for a moment, and is killed in the middle of whatever it does."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.runtime.search.speaker",
-        str(home),
-        str(seed),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = SPEAKER.start(home, str(seed), stdout=PIPE, env=environment)
     assert process.stdout is not None
     try:
         async with asyncio.timeout(PATIENCE):

@@ -102,7 +102,8 @@ class Watch:
             self.faults.append(f"console {message.type}: {message.text} ({where})")
 
     def _error(self, error: WebError) -> None:
-        self.faults.append(f"page error: {error.error}")
+        where = (error.error.stack or "").split("\n")[1:4]
+        self.faults.append(f"page error: {error.error.message} ({' '.join(where)})")
 
     def _request(self, request: Request) -> None:
         self.asked += [request.url, request.headers.get("referer", "")]

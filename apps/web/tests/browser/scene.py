@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.async_api import Browser, expect
 
-from apps.web.stage import Stage, stage
+from apps.web.stage import Stage, keep_much, stage
 from apps.web.tests.gateway.phone import Phone, phone
 from apps.web.tests.gateway.world import let_in
 from crabtalk_web.sealing import to_backup_text
@@ -50,13 +50,16 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    browser: Browser, path: Path, *, agent: str = "crab", width: int = 1440
+    browser: Browser, path: Path, *, agent: str = "crab", width: int = 1440, events: int = 0
 ) -> AsyncIterator[Scene]:
-    """With the person in the conversation with an agent; with none, at the list."""
+    """With the person in the conversation with an agent; with none, at the list. `events` are those
+    of a long conversation that is there as well."""
     async with AsyncExitStack() as stack:
         on = await stack.enter_async_context(stage(path, agents=CAST))
         device = await stack.enter_async_context(phone(on.url))
         await on.start_gateway(await let_in(device, on.url))
+        if events:
+            await keep_much(device, events)
         person = await stack.enter_async_context(visitor(browser, on.url, width=width))
         made = Scene(on, device, person, browser)
         await person.open("/")

@@ -1,6 +1,7 @@
 """Hostile words, agents and relays: nothing of it runs, asks elsewhere, or breaks the page."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from playwright.async_api import Browser, Route, expect
 
 from apps.web.tests.gateway.phone import Phone, Session
 from crabtalk_web.sealing import new_key, to_base64, wrap_key
-from crabtalk_web.stream import derived_id
+from crabtalk_web.stream import derived_id, new_id
 
 from .scene import scene
 from .visitor import probe
@@ -71,13 +72,14 @@ def events(texts: list[str]) -> list[dict[str, Any]]:
 
 
 async def put(device: Phone, session: Session, told: list[dict[str, Any]]) -> None:
-    turn = derived_id("hostile")
-    bodies = [
+    """In the name of the agent, which it shares a key with."""
+    turn, start = new_id(), int(time.time() * 1000)
+    bodies: list[dict[str, Any]] = [
         {
             "role": "session",
             "content": {
-                "id": derived_id("hostile", number),
-                "time": 1_800_000_000_000 + number,
+                "id": new_id(),
+                "time": start + number,
                 "role": "agent",
                 "turn": turn,
                 "ev": event,
@@ -87,8 +89,8 @@ async def put(device: Phone, session: Session, told: list[dict[str, Any]]) -> No
     ]
     for first in range(0, len(bodies), 100):
         messages = [
-            {"content": session.sealer.seal(body), "localId": f"h{first + number}"}
-            for number, body in enumerate(bodies[first : first + 100])
+            {"content": session.sealer.seal(body), "localId": body["content"]["id"]}
+            for body in bodies[first : first + 100]
         ]
         await device.ask("POST", f"/v3/sessions/{session.id}/messages", {"messages": messages})
 
@@ -135,7 +137,7 @@ async def test_names_and_titles_are_words_as_well(browser: Browser, tmp_path: Pa
                 },
             )
         nav = s.person.page.get_by_role("navigation", name="Conversations")
-        await expect(nav.get_by_role("link").filter(has_text="<script>")).to_be_visible()
+        await expect(nav.get_by_role("link").filter(has_text="<script>").first).to_be_visible()
         assert await s.person.page.evaluate("() => window.pwned") is None
         assert await s.person.faults() == []
 

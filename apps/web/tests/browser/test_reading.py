@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from apps.web.stage import LONG, keep_much
+from apps.web.stage import LONG
 from crabtalk_web.sealing import new_key, to_base64, wrap_key
 from crabtalk_web.stream import derived_id
 
@@ -20,8 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_what_was_said_is_found_and_opened_where_it_stands(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with scene(browser, tmp_path, agent="") as s:
-        await keep_much(s.device, 700)
+    async with scene(browser, tmp_path, agent="", events=700) as s:
         person = s.person
         await person.enter(LONG)
         await person.sees("Question 100")
@@ -39,8 +38,7 @@ async def test_what_was_said_is_found_and_opened_where_it_stands(
 async def test_a_long_conversation_has_few_rows_in_the_page_and_does_not_jump(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with scene(browser, tmp_path, agent="") as s:
-        await keep_much(s.device, 1400)
+    async with scene(browser, tmp_path, agent="", events=1400) as s:
         person = s.person
         await person.enter(LONG)
         await person.sees("Question 200:")

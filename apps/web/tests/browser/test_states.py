@@ -64,7 +64,7 @@ async def inside(person: Visitor) -> AsyncIterator[str]:
     for agent, awaited, name in (
         ("crab", "jitter", "conversation"),
         ("builder", "Nobody reads these", "sub-agents"),
-        ("runner", "the disk was full", "running"),
+        ("runner", "Four pages", "running"),
         ("breaker", "the prompt is", "error"),
         ("painter", "pixels wide", "pictures"),
         (LONG, "Question", "long"),

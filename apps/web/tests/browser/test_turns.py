@@ -54,6 +54,24 @@ async def test_a_turn_is_seen_as_it_is_written_with_its_tools(
         await expect(person.log.get_by_text("half of an answer")).to_have_count(1)
 
 
+@pytest.mark.req("page.follow")
+async def test_an_answer_longer_than_the_window_is_followed_to_its_end(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path) as s:
+        await s.ask("Count.", "!chunks 2000 0\n!say the last so far\n!wait\n!say and the very last")
+        await s.person.sees("the last so far")
+        await s.person.is_at(lambda left: left < 60)
+        await s.person.log.hover()
+        await s.person.page.mouse.wheel(0, -2000)
+        await s.person.is_at(lambda left: left > 1500)
+        await s.stage.release()
+        await s.person.is_over()
+        await s.person.is_at(lambda left: left > 1500)  # whoever reads is left in peace
+        await s.person.button(re.compile("Newest|new$")).click()
+        await s.person.is_at(lambda left: left < 60)
+
+
 @pytest.mark.req("page.mirror")
 async def test_what_is_said_elsewhere_appears_by_itself(browser: Browser, tmp_path: Path) -> None:
     async with scene(browser, tmp_path) as s:

@@ -6,7 +6,7 @@ Everything is found by its role and its name, as a screen reader finds it.
 import asyncio
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from .chromium import WIDTHS, Watch, visiting
 
 SHOTS = Path(__file__).with_name("shots")
 AXE = Axe()
+LEFT = "log => log.scrollHeight - log.scrollTop - log.clientHeight"
 PATIENCE = 30
 
 
@@ -140,6 +141,9 @@ class Visitor:
         return [" ".join(row.split()) for row in rows]
 
     async def settings(self) -> None:
+        back = self.button("Back")
+        if await back.is_visible():  # in a narrow window the list is a view of its own
+            await back.click()
         await self.page.get_by_role("link", name="Settings").click()
 
     async def invite(self) -> str:
@@ -170,6 +174,16 @@ class Visitor:
     async def is_kept(self) -> None:
         """The page itself is on this device now."""
         await self.page.evaluate("() => navigator.serviceWorker.ready.then(() => null)")
+
+    async def is_at(self, is_so: Callable[[float], bool]) -> None:
+        """So many pixels away from the end of the conversation, once it is so."""
+        left = -1.0
+        try:
+            async with asyncio.timeout(PATIENCE / 3):
+                while not is_so(left := await self.log.evaluate(LEFT)):
+                    await self.page.evaluate("() => new Promise(requestAnimationFrame)")
+        except TimeoutError:
+            raise AssertionError(f"{left} pixels from the end") from None
 
     async def has_waiting(self, count: int) -> None:
         """So many things that were said are on disk, and wait to be sent."""

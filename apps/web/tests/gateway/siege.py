@@ -13,21 +13,23 @@ from urllib.parse import urlsplit
 
 from apps.web.tests.gateway.phone import Phone, Session, in_order, phone, story, texts
 from apps.web.tests.gateway.processes import gateway_of, relay_of
+from apps.web.tests.gateway.sending import Sending
 from apps.web.tests.gateway.world import AGENTS, let_in
 from crabtalk.client import Client
 from crabtalk_web.gateway import Store
-from crabtalk_web.stream import Envelope, ToolCallEnd, ToolCallStart, TurnEnd, TurnStart
+from crabtalk_web.stream import Envelope, File, ToolCallEnd, ToolCallStart, TurnEnd, TurnStart
 from tests.daemon.served import Served, served, told
 
 ROUND = 60.0
 # What the journal says when: a text has come from the relay, the daemon is about to be told, it was
-# told, a turn has begun or ended and the relay is about to be told.
+# told, a turn has begun or ended and the relay is about to be told, a file is about to be uploaded.
 MOMENTS = {
     "read": b'"inbound"',
     "trying": b'"type":"Trying"',
     "handed": b'"type":"Handed"',
     "begun": b'"turn-start"',
     "ended": b'"turn-end"',
+    "due": b'"stage":"due"',
 }
 
 
@@ -37,13 +39,14 @@ class Report:
     kills: Counter[str] = field(default_factory=Counter)
     moments: Counter[str] = field(default_factory=Counter)
     turns: int = 0
+    files: int = 0
     envelopes: int = 0
     took: float = 0.0
 
     def __str__(self) -> str:
         kills = ", ".join(f"{who} {count}" for who, count in sorted(self.kills.items()))
         return (
-            f"{self.rounds} rounds in {self.took:.1f} s: {self.turns} turns,"
+            f"{self.rounds} rounds in {self.took:.1f} s: {self.turns} turns, {self.files} files,"
             f" {self.envelopes} envelopes; killed {kills}; {dict(self.moments)}"
         )
 
@@ -61,7 +64,7 @@ class Siege:
         begun = time.monotonic()
         async with AsyncExitStack() as stack:
             self._daemon = await stack.enter_async_context(
-                served(self._path, agents=AGENTS, hooks={})
+                served(self._path, agents=AGENTS, hooks={"sending": Sending()})
             )
             self._client: Client = await stack.enter_async_context(self._daemon.client())
             await self._set_up(stack, self._daemon)
@@ -89,6 +92,7 @@ class Siege:
         (daemon.home / "config").mkdir(exist_ok=True)
         work = self._path / "work"
         work.mkdir()
+        (work / "note.txt").write_text("a note")
         (daemon.home / "config" / "web.toml").write_text(f'cwd = "{work}"\n')
         self._gateway = gateway_of(daemon.home, self._path / "gateway.log")
         stack.push_async_callback(self._gateway.kill)
@@ -158,7 +162,8 @@ class Siege:
         for agent, session in self._sessions.items():
             said, typed = self._said[agent], self._typed[agent]
             expected = [f"answer {number_of(text)}" for text in (*said, *typed)]
-            is_done = partial(is_settled, turns=len(expected))
+            sent = sum("send_file" in text for text in (*said, *typed))
+            is_done = partial(is_settled, turns=len(expected), files=sent)
             envelopes = await self._phone.until(session, is_done, patience=40)
             in_order(envelopes)
             page = await self._client.list_messages(agent, limit=5000)
@@ -173,6 +178,8 @@ class Siege:
             starts = Counter(e.ev.call for e in envelopes if isinstance(e.ev, ToolCallStart))
             ends = Counter(e.ev.call for e in envelopes if isinstance(e.ev, ToolCallEnd))
             assert starts == ends
+            assert sum(isinstance(e.ev, File) for e in envelopes) == sent, story(envelopes)
+            self.report.files += sent
             messages = await self._phone.read(session)
             assert [m.seq for m in messages] == list(range(1, len(messages) + 1))
             assert len({m.local_id for m in messages}) == len(messages)
@@ -186,6 +193,8 @@ def script(number: int, source: random.Random) -> str:
         return (
             f'!say look {number}\n!tool recall {{"query": "{number}"}}\n!then\n!say answer {number}'
         )
+    if source.random() < 0.2:
+        return f'!tool send_file {{"path": "note.txt"}}\n!then\n!say answer {number}'
     if source.random() < 0.3:
         return f"!think about {number}\n!say answer {number}"
     return f"!say answer {number}"
@@ -195,8 +204,9 @@ def number_of(text: str) -> int:
     return int(text.rsplit(" ", 1)[1])
 
 
-def is_settled(envelopes: list[Envelope], turns: int) -> bool:
+def is_settled(envelopes: list[Envelope], turns: int, files: int) -> bool:
     opened = sum(isinstance(e.ev, TurnStart) for e in envelopes)
     closed = sum(isinstance(e.ev, TurnEnd) for e in envelopes)
     answers = sum(text.startswith("answer") for text in texts(envelopes))
-    return opened == closed and answers >= turns
+    sent = sum(isinstance(e.ev, File) for e in envelopes)
+    return opened == closed and answers >= turns and sent >= files

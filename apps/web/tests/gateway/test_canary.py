@@ -8,7 +8,7 @@ from PIL import Image as Pictures
 
 from apps.web.tests.gateway.phone import kinds, phone, texts
 from apps.web.tests.gateway.processes import gateway_of, relay_of
-from apps.web.tests.gateway.test_files import Sending
+from apps.web.tests.gateway.sending import Sending
 from apps.web.tests.gateway.world import let_in
 from crabtalk_web.gateway import Store
 from tests.daemon.served import served

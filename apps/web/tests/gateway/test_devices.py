@@ -272,6 +272,12 @@ async def test_a_session_that_is_put_away_comes_back_with_the_next_word(tmp_path
         async with asyncio.timeout(20):
             while (await w.phone.session()).metadata["lifecycleState"] != "archived":
                 await asyncio.sleep(0.02)
+        await w.stop_gateway()
+        await w.start_gateway()
+        owl = await w.phone.session("owl")
+        await w.phone.say(owl, "!say hoo")
+        await w.phone.until_ended(owl)
+        assert (await w.phone.session()).metadata["lifecycleState"] == "archived"
         await w.phone.say(session, "!say back")
         assert texts(await w.phone.until_ended(session, 2)) == ["back"]
         async with asyncio.timeout(20):

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 from PIL import Image as Pictures
 
 from apps.web.tests.gateway.phone import in_order, kinds, story, texts
+from apps.web.tests.gateway.sending import Sending
 from apps.web.tests.gateway.world import world
-from crabtalk.hooks.tool import Tool, ToolHook
-from crabtalk.runtime import ToolDispatch
 from crabtalk_web.gateway.files import picture, safe_name
 from crabtalk_web.gateway.thumbhash import thumbhash
 from crabtalk_web.stream import File, Image, Service
@@ -52,20 +50,6 @@ REFERENCE: dict[str, tuple[int, int, Pixel, str]] = {
         "85e709270408f708888788708f7088f80888707ff8f7870f",
     ),
 }
-
-
-class SendFile(Tool):
-    """Send a file to the person."""
-
-    name: ClassVar[str] = "send_file"
-    path: str
-
-    async def run(self, call: ToolDispatch, hook: "Sending") -> str:
-        return "sent"
-
-
-class Sending(ToolHook):
-    tools: ClassVar[tuple[type[Tool], ...]] = (SendFile,)
 
 
 def png(width: int = 40, height: int = 20) -> bytes:

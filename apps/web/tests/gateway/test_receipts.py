@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from crabtalk_web.gateway.receipts import SIZE, Receipts
+from crabtalk_web.sealing import DataSealer, new_key
 
 pytestmark = pytest.mark.req("gateway.rpc.receipts")
 
@@ -15,14 +16,17 @@ def opened(path: Path, most: int = 10) -> Receipts:
     return receipts
 
 
+@pytest.mark.req("sealing.replays")
 async def test_a_call_is_new_once_whoever_asks(tmp_path: Path) -> None:
     path = tmp_path / "receipts"
-    first = opened(path)
-    assert await first.is_new("a call")
-    assert not await first.is_new("a call")
+    first, sealer = opened(path), DataSealer(new_key())
+    call = sealer.seal({"approve": True})
+    assert await first.is_new(call)
+    assert not await first.is_new(call)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert not await opened(path).is_new("a call")
-    assert await opened(path).is_new("another")
+    assert not await opened(path).is_new(call)
+    # The same words, said again by whoever may say them.
+    assert await opened(path).is_new(sealer.seal({"approve": True}))
 
 
 async def test_only_the_last_so_many_are_kept(tmp_path: Path) -> None:

@@ -1,40 +1,23 @@
 """Files of agents are sent once, whatever becomes of the gateway meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 
 from apps.web.tests.gateway.phone import endings, in_order, kinds, story
 from apps.web.tests.gateway.processes import Killable, gateway_of
+from apps.web.tests.gateway.sending import Sending
 from apps.web.tests.gateway.world import World, world
-from crabtalk.hooks.tool import Tool, ToolHook
-from crabtalk.runtime import ToolDispatch, ToolError
 from crabtalk_web.gateway import Store
 from crabtalk_web.relay import Relay, RelayConfig
 from crabtalk_web.stream import Envelope, File
 from tests.daemon.served import calling, told
 
 SEND = calling([("send_file", {"path": "note.txt"})])
-
-
-class SendFile(Tool):
-    """Send a file to the person."""
-
-    name: ClassVar[str] = "send_file"
-    path: str
-
-    async def run(self, call: ToolDispatch, hook: "Sending") -> str:
-        if self.path == "refused":
-            raise ToolError("permission denied: not this one")
-        return "sent"
-
-
-class Sending(ToolHook):
-    tools: ClassVar[tuple[type[Tool], ...]] = (SendFile,)
 
 
 @asynccontextmanager
@@ -52,7 +35,7 @@ async def killable(tmp_path: Path) -> AsyncIterator[tuple[World, Killable]]:
             await gateway.kill()
 
 
-async def becomes(is_so: Any) -> None:
+async def becomes(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not is_so():
             await asyncio.sleep(0.001)
@@ -100,18 +83,23 @@ async def test_a_file_is_told_of_once_though_the_gateway_dies_when_it_is_uploade
         for number in range(1, 4):
             before = len(uploaded(blobs))
             await told(client.stream("crab", SEND))
-            await becomes(lambda before=before: len(uploaded(blobs)) > before)
+            await becomes(partial(has_more, blobs, before))
             await gateway.kill()
             await gateway.start()
-            envelopes = await w.phone.until(
-                session,
-                lambda found, number=number: len(files(found)) >= number,
-            )
+            envelopes = await w.phone.until(session, partial(has_files, number))
             assert len(files(envelopes)) == number
         await told(client.stream("crab", "!say after"))
         envelopes = in_order(await w.phone.until(session, lambda found: "after" in story(found)))
         assert len(files(envelopes)) == 3
         assert len({file.ref for file in files(envelopes)}) == 3
+
+
+def has_more(blobs: Path, before: int) -> bool:
+    return len(uploaded(blobs)) > before
+
+
+def has_files(count: int, envelopes: list[Envelope]) -> bool:
+    return len(files(envelopes)) >= count
 
 
 def uploaded(blobs: Path) -> list[Path]:

@@ -24,3 +24,4 @@ async def test_a_hundred_kills_lose_nothing_and_double_nothing(tmp_path: Path) -
     report = await Siege(tmp_path, "hundred").carry_out(100)
     assert report.rounds == 100
     assert report.turns > 200
+    assert report.files > 20

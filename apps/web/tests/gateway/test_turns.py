@@ -205,3 +205,30 @@ async def test_every_way_to_say_something_reaches_the_agent_once(tmp_path: Path)
         await w.phone.until(session, lambda found: len(endings(found)) == 4)
         said = [m["text"] for m in w.daemon.kept() if m["role"] == "user"]
         assert said == ["!say legacy", "!say flat", "!say wrapped", "!say last"]
+
+
+@pytest.mark.req("adapter.compat.output")
+@pytest.mark.req("adapter.compat.usage")
+async def test_older_apps_are_told_in_their_way_also_by_the_next_process(tmp_path: Path) -> None:
+    script = "\n!then\n".join(
+        [
+            '!think hm\n!tool bash {"command": "echo first"}',
+            '!tool bash {"command": "while ! test -e go; do sleep 0.02; done; echo second"}',
+            "!say at last",
+        ]
+    )
+    async with world(tmp_path, compat=True, output_as_thinking=True) as w:
+        session = await w.phone.session()
+        await w.phone.say(session, script)
+        await w.phone.until(session, lambda found: kinds(found).count("tool-call-start") == 2)
+        await w.stop_gateway()
+        await w.start_gateway()
+        (tmp_path / "work" / "go").touch()
+        envelopes = in_order(await w.phone.until_ended(session))
+        thoughts = [e.ev.text for e in envelopes if isinstance(e.ev, Text) and e.ev.thinking]
+        hm, first, second = thoughts
+        assert hm == "hm"
+        assert "first" in first, story(envelopes)
+        assert "second" in second, story(envelopes)
+        assert any(e.is_bare_usage for e in envelopes)
+        assert {e.ev.name for e in envelopes if isinstance(e.ev, ToolCallStart)} == {"Bash"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -119,7 +120,7 @@ class Tab:
         self._sockets.append(route)
 
     async def wire(self) -> None:
-        await self.page.route(lambda url: "/v1/" in url or "/v2/" in url or "/v3/" in url, self._ask)
+        await self.page.route(re.compile("/v[123]/"), self._ask)
         await self.page.route_web_socket(lambda url: "/v1/updates" in url, self._socket)
 
 

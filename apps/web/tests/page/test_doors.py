@@ -123,7 +123,9 @@ async def test_logging_out_leaves_nothing_here_and_no_token_at_the_relay(
             await one.do("await device.logOut();")
         found = await kept(one)
         # The other tab was loaded anew, and asked whether there is anybody.
-        assert walk([rows for tables in found["databases"].values() for rows in tables.values()]) == []
+        assert (
+            walk([rows for tables in found["databases"].values() for rows in tables.values()]) == []
+        )
         assert (found["local"], found["session"], found["caches"]) == ({}, {}, [])
         assert await one.do("return [device.stage, device.sessions.length];") == ["new", 0]
         headers = {"Authorization": f"Bearer {token}"}
@@ -241,3 +243,64 @@ async def test_sessions_of_other_keys_are_listed_and_cannot_be_opened(
     assert await one.do("return device.session(given).isSealed;", session.id) is False
     await one.do("await device.session(given).open();", other)
     assert await one.texts(other) == []
+
+
+@pytest.mark.req("page.invite")
+async def test_an_invitation_is_over_after_five_minutes(one: Tab, person: Phone) -> None:
+    await one.log_in(person)
+    await one.do("window.invitation = await device.invite();")
+    left = await one.do("return invitation.expiresAt - Date.now();")
+    assert 290_000 < left <= 300_000
+    await one.do("const { now } = Date; Date.now = () => now.call(Date) + 301_000;")
+    assert "too old" in await one.do(FAILS % "await invitation.asked")
+
+
+# ── Browsers that lack something ────────────────────────────────────────────────────────────────
+
+NO_CURVES = """
+const { importKey } = SubtleCrypto.prototype;
+SubtleCrypto.prototype.importKey = function (form, key, algorithm, ...rest) {
+  const name = algorithm.name ?? algorithm;
+  if (name === "X25519" || name === "Ed25519") throw new DOMException("no", "NotSupportedError");
+  return importKey.call(this, form, key, algorithm, ...rest);
+};
+"""
+
+
+@pytest.mark.req("page.crypto")
+@pytest.mark.req("page.keys.sealed")
+async def test_a_browser_without_curves_does_the_same_and_keeps_no_bytes_in_clear(
+    one: Tab, person: Phone
+) -> None:
+    await one.page.add_init_script(NO_CURVES)
+    await one.open()
+    session = await room(person)
+    await tell(person, session, spoken(1, "hello"))
+    await one.log_in(person)
+    await one.enter(session.id)
+    assert await one.texts(session.id) == ["hello"]
+    told = json.dumps(await kept(one))
+    assert to_base64(person.secret.content_keys.secret) not in told
+    assert to_base64(person.secret.secret) not in told
+    await one.reload()
+    other = await room(person)
+    await tell(person, other, spoken(1, "again"))
+    await one.enter(other.id)
+    assert await one.texts(other.id) == ["again"]
+    await one.do("await device.logInAgain();")
+
+
+@pytest.mark.req("page.account.unable")
+@pytest.mark.parametrize(
+    ("script", "stage", "problem"),
+    [
+        ("Object.defineProperty(crypto, 'subtle', { value: undefined });", "unsupported", "https"),
+        ("indexedDB.open = () => { throw new Error('no'); };", "failed", "private mode"),
+    ],
+)
+async def test_a_browser_that_cannot_keep_keys_says_why(
+    one: Tab, script: str, stage: str, problem: str
+) -> None:
+    await one.do(script)
+    assert await one.start() == stage
+    assert problem in await one.do("return device.problem;")

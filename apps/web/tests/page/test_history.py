@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Route
 
 from apps.web.tests.gateway.phone import Phone
 from apps.web.tests.page.room import envelope, room, spoken, tell
@@ -41,8 +41,9 @@ def said(first: int, last: int) -> list[str]:
 @pytest.mark.req("page.history.newest")
 @pytest.mark.req("page.history.older")
 async def test_a_long_conversation_opens_with_its_newest_page_and_is_read_on_to_the_first(
-    one: Tab, person: Phone
+    wired: Tab, person: Phone
 ) -> None:
+    one = wired
     session = await room(person, agent="keeper")
     await tell(person, session, *(spoken(number) for number in range(1, 1101)))
     await one.log_in(person)
@@ -53,6 +54,8 @@ async def test_a_long_conversation_opens_with_its_newest_page_and_is_read_on_to_
     # All of it comes to this device in its own time; nobody has to scroll for that.
     await one.until("device.session(given).isWhole", session.id)
     assert await one.do("return device.session(given).story.rows.length;", session.id) == 200
+    # Opened without anybody to ask, it reads one page and no more.
+    await one.cut_off()
     await one.page.reload()
     await one.do(COUNTED)
     await one.start()
@@ -139,7 +142,8 @@ async def test_what_came_between_our_own_words_is_not_skipped(one: Tab, person: 
     await one.do("device.session(given).hear = () => {};", session.id)  # a socket that is deaf
     await one.do(
         "for (const text of ['a', 'b']) { device.session(given).send(text); }"
-        "while ((await device.store.all('outbox')).length) await new Promise((r) => setTimeout(r, 10));",
+        "const kept = () => device.store.all('outbox');"
+        "while ((await kept()).length) await new Promise(requestAnimationFrame);",
         session.id,
     )
     await tell(person, session, spoken(1))
@@ -242,8 +246,25 @@ async def test_the_list_says_what_is_new_and_the_latest_is_first(one: Tab, perso
     assert await one.do(f"return {told}[0];") == ["second", "# Fresh", 0, False]
     await person.ask("DELETE", f"/v1/sessions/{second.id}")
     await one.until("device.sessions.length === 1")
-    kept = await one.do("return (await device.store.all('messages')).map(({ session }) => session);")
+    kept = await one.do(
+        "return (await device.store.all('messages')).map(({ session }) => session);"
+    )
     assert second.id not in kept
+
+
+@pytest.mark.req("page.list")
+async def test_what_was_said_while_the_page_was_closed_is_in_the_list(
+    one: Tab, person: Phone
+) -> None:
+    session = await room(person)
+    await tell(person, session, spoken(1, "before"))
+    await one.log_in(person)
+    await one.until("device.session(given)?.preview === 'before'", session.id)
+    await one.open()
+    await tell(person, session, spoken(2, "meanwhile"), spoken(3, "and more"))
+    await one.start()
+    await one.until("device.session(given).unread === 2", session.id)
+    assert await one.do("return device.session(given).preview;", session.id) == "and more"
 
 
 @pytest.mark.req("page.search")
@@ -260,7 +281,9 @@ async def test_everything_on_this_device_is_found_and_nobody_is_asked(
         "args": {},
     }
     lines = [spoken(number) for number in range(1, 700)]
-    await tell(person, session, spoken(0, f"{'x' * 90} The tide comes to the Beach at noon"), *lines)
+    await tell(
+        person, session, spoken(0, f"{'x' * 90} The tide comes to the Beach at noon"), *lines
+    )
     await person.say(session, "Was the beach empty?")
     await tell(person, other, envelope(1, call), spoken(2, "nothing of that kind"))
     await one.log_in(person)
@@ -273,7 +296,11 @@ async def test_everything_on_this_device_is_found_and_nobody_is_asked(
         return hits;"""
     for _ in range(2):  # the second time from memory
         hits = await one.do(find, "BEACH")
-        assert {(agent, seq) for agent, seq, *_ in hits} == {("keeper", 1), ("keeper", 701), ("owl", 1)}
+        assert {(agent, seq) for agent, seq, *_ in hits} == {
+            ("keeper", 1),
+            ("keeper", 701),
+            ("owl", 1),
+        }
         assert [seq for agent, seq, *_ in hits if agent == "keeper"] == [701, 1]
         snippet = next(hit[2] for hit in hits if hit[:2] == ["keeper", 1])
         assert "".join(part["text"] for part in snippet).endswith("comes to the Beach at noon")
@@ -290,3 +317,30 @@ async def test_everything_on_this_device_is_found_and_nobody_is_asked(
         return hit.session.story.rows.find(({ id }) => id === hit.rowIds[0])?.text.slice(-4);"""
     )
     assert found == "noon"
+
+
+@pytest.mark.req("page.history.rubbish")
+async def test_an_answer_that_is_none_is_asked_for_again_and_leaves_no_hole(
+    one: Tab, person: Phone
+) -> None:
+    session = await room(person)
+    await tell(person, session, *(spoken(number) for number in range(1, 251)))
+    left = ["<html>", "null", '{"messages": [7], "hasMore": false}', '{"messages": []}', "[]"]
+
+    async def lie(route: Route) -> None:
+        if left:
+            await route.fulfill(status=200, body=left.pop())
+        else:
+            await route.fallback()
+
+    await one.page.route("**/v3/sessions/*/messages?*", lie)
+    await one.log_in(person)
+    await one.enter(session.id)
+    await one.until("device.session(given).story.rows.length", session.id)
+    assert left == []
+    await one.do(
+        """const session = device.session(given);
+        while (session.history.hasOlder) await session.loadOlder();""",
+        session.id,
+    )
+    assert await one.texts(session.id) == said(1, 250)

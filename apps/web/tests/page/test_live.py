@@ -24,9 +24,15 @@ const { Growing } = await import("/device/growing.js");
 const growing = new Growing();
 const shown = [];
 const look = () => shown.push(growing.shown && [growing.shown.text, growing.shown.thinking]);
-const hear = (told) => (growing.hear({ thinking: false, turn: "t", subagent: "", became: {}, ...told }), look());
-const row = (id, text, more = {}) =>
-  (growing.settle({ id, subagent: "", turn: "t", ev: { t: "text", text, thinking: false }, ...more }), look());
+const hear = (told) => {
+  growing.hear({ thinking: false, turn: "t", subagent: "", became: {}, ...told });
+  look();
+};
+const row = (id, text, more = {}) => {
+  const ev = { t: "text", text, thinking: false };
+  growing.settle({ id, subagent: "", turn: "t", ev, ...more });
+  look();
+};
 """
 ASK = calling(
     [
@@ -175,6 +181,19 @@ async def test_what_looked_like_its_row_and_was_not_is_shown_again(idle: Tab) ->
     ]
 
 
+@pytest.mark.req("page.live.once")
+async def test_older_rows_that_are_read_meanwhile_are_not_taken_for_what_grows(idle: Tab) -> None:
+    found = await idle.do(
+        GROWING
+        + """
+        hear({ segment: 5, offset: 0, text: "I", next: 1 });
+        row("c1", "I looked yesterday", { turn: "older" });
+        row("c2", "", { turn: "older", ev: { t: "turn-end", status: "completed" } });
+        return shown;"""
+    )
+    assert found == [["I", False]] * 3
+
+
 async def asked(one: Tab, session: str) -> Any:
     return await one.until("device.session(given).questions[0]", session)
 
@@ -221,8 +240,8 @@ async def test_questions_of_the_older_way_are_read_and_answered_in_it(idle: Tab)
     found = await idle.do(
         """const { answerTo, questionsOf } = await import("/device/questions.js");
         const state = {
-          requests: { k1: { tool: "AskUserQuestion", createdAt: 2, toolUseId: "k1",
-            arguments: { questions: [{ question: "Why?", header: "h", options: [{ label: "So" }] }] } },
+          requests: { k1: { tool: "AskUserQuestion", createdAt: 2, toolUseId: "k1", arguments: {
+            questions: [{ question: "Why?", header: "h", options: [{ label: "So" }] }] } },
             k2: { tool: "Bash" }, k3: null },
           communications: { c1: { kind: "form", createdAt: 1, form: { questions: [{ id: "q9" }] } },
             c2: { kind: "hologram" }, c3: { kind: "form" } },

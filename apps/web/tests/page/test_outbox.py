@@ -1,4 +1,4 @@
-"""The outbox: what is said here reaches the relay once, in its order, whatever happens meanwhile."""
+"""The outbox: what is said here reaches the relay once, in its order, whatever happens."""
 
 import asyncio
 import json
@@ -142,8 +142,10 @@ async def test_files_go_before_their_words_and_are_opened_by_others(
         const context = canvas.getContext("2d");
         context.fillStyle = "#c33";
         context.fillRect(0, 0, 40, 20);
-        const picture = new File([await canvas.convertToBlob()], "beach.png", { type: "image/png" });
-        const notes = new File([new Uint8Array(3_000_000).fill(65)], "notes.txt", { type: "text/plain" });
+        const drawn = await canvas.convertToBlob();
+        const picture = new File([drawn], "beach.png", { type: "image/png" });
+        const letters = new Uint8Array(3_000_000).fill(65);
+        const notes = new File([letters], "notes.txt", { type: "text/plain" });
         const session = device.session(given);
         const row = window.row = session.send("look", [picture, notes]);
         const seen = window.seen = [];
@@ -179,7 +181,8 @@ async def test_files_go_before_their_words_and_are_opened_by_others(
         const parts = [];
         const options = { onProgress: (part) => parts.push(part) };
         const blob = await device.session(given).file(row.files[1], options);
-        return [row.files.length, blob.size, blob.type, (await blob.text()).slice(0, 3), parts.at(-1)];""",
+        const start = (await blob.text()).slice(0, 3);
+        return [row.files.length, blob.size, blob.type, start, parts.at(-1)];""",
         session.id,
     )
     assert read == [2, 3_000_000, "text/plain", "AAA", 1]
@@ -209,7 +212,8 @@ async def test_a_file_of_somebody_else_is_fetched_with_its_progress_and_kept(
         const parts = [];
         const blob = await session.file(row.files[0], { onProgress: (part) => parts.push(part) });
         const bytes = new Uint8Array(await blob.arrayBuffer());
-        return [blob.type, bytes.length, bytes[255], parts.every((p, at) => !at || p >= parts[at - 1]), parts.at(-1)];"""
+        const grows = parts.every((part, at) => !at || part >= parts[at - 1]);
+        return [blob.type, bytes.length, bytes[255], grows, parts.at(-1)];"""
     expected = ["application/octet-stream", len(data), 255, True, 1]
     assert await one.do(fetch, session.id) == expected
     # Nobody is asked a second time.
@@ -267,6 +271,28 @@ async def test_what_the_relay_refuses_is_shown_as_failed_and_can_be_sent_again_o
     assert await kept(one) == 0
 
 
+@pytest.mark.req("page.outbox.refused")
+async def test_a_file_that_is_too_large_is_refused_before_it_is_sent(
+    one: Tab, person: Phone
+) -> None:
+    session = await room(person, capabilities={"attachments": {"maxBytes": 2 * 1024 * 1024}})
+    await one.log_in(person)
+    await one.enter(session.id)
+    told = await one.do(
+        """const session = device.session(given);
+        window.row = session.send("", [new File([new Uint8Array(2_097_153)], "film.mov")]);
+        return session.largestFile;""",
+        session.id,
+    )
+    assert told == 2 * 1024 * 1024
+    await one.until("row.state === 'failed'")
+    problem = await one.do("return row.problem;")
+    assert problem == "film.mov is too large: a file may have 2 MB."
+    await one.do("await device.session(given).discard(row.id);", session.id)
+    assert await one.do("return device.session(given).story.rows.length;", session.id) == 0
+    assert await person.read(session) == []
+
+
 @pytest.mark.req("page.outbox.once")
 async def test_two_tabs_send_what_waits_once(wired: Tab, person: Phone) -> None:
     session = await room(person)
@@ -300,3 +326,32 @@ async def test_what_was_begun_is_there_after_a_reload(one: Tab, person: Phone) -
     await one.do("await device.session(given).keepDraft('');", session.id)
     await one.reload()
     assert await one.do("return device.session(given).draft;", session.id) == ""
+
+
+@pytest.mark.req("page.outbox.receipt")
+async def test_words_are_sent_when_the_relay_says_it_has_them_and_not_before(
+    one: Tab, person: Phone
+) -> None:
+    session = await room(person)
+    await one.log_in(person)
+    await one.enter(session.id)
+    one.watch.expect("status of 502")
+    left = ["<html>", "[]", "null", "7", '{"messages": 7}', '{"messages": [7]}', '{"messages": []}']
+
+    async def lie(route: Route) -> None:
+        if route.request.method == "POST" and left:
+            await route.fulfill(status=502 if len(left) == 3 else 200, body=left.pop())
+        else:
+            await route.fallback()
+
+    await one.page.route("**/v3/sessions/*/messages", lie)
+    await one.do("device.session(given).send('true words');", session.id)
+    async with asyncio.timeout(PATIENCE):
+        while left:
+            # It would try again by itself; nobody has to wait for that here.
+            await one.do("await device.outbox.send();")
+    assert await person.read(session) == []
+    await one.do("await device.outbox.send();")
+    assert words(await received(person, session, 1)) == ["true words"]
+    await one.until(f"{STATES}.every(([, state]) => state === 'sent')", session.id)
+    assert await kept(one) == 0

@@ -8,7 +8,8 @@
     if (node.matches("div.table, .tight, .leads-to, .task > div")) return inner;
     if (node.matches(".picture-link, .is-picture")) return [["img", node.textContent]];
     if (node.matches(".no-link")) return [["a", ...inner]];
-    return [[tag, ...inner]];
+    const level = /heading-(\d)/.exec(node.className);
+    return [[level ? `h${level[1]}` : tag, ...inner]];
   };
   return texts.map((text) => {
     const element = rows.markdown.renderMarkdown(text);

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 from markdown_it import MarkdownIt
 
-# Ours begin below the headings of the page.
-TAGS = {"s": "del", "h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6"}
+TAGS = {"s": "del"}
 OURS = Path(__file__).with_name("alike.js").read_text().partition("\n")[2]
 
 

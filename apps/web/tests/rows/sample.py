@@ -57,7 +57,11 @@ def tool(name: str, call: str, title: str, args: dict[str, Any], **rest: Any) ->
 
 
 def user(name: str, text: str, **rest: Any) -> dict[str, Any]:
-    return row("user", name, **{"text": text, "files": [], "state": "sent", "problem": "", "progress": None, **rest})
+    return row(
+        "user",
+        name,
+        **{"text": text, "files": [], "state": "sent", "problem": "", "progress": None, **rest},
+    )
 
 
 def text(name: str, words: str, **rest: Any) -> dict[str, Any]:
@@ -65,10 +69,21 @@ def text(name: str, words: str, **rest: Any) -> dict[str, Any]:
 
 
 def picture(name: str) -> dict[str, Any]:
-    pixels = bytes(v for y in range(21) for x in range(32) for v in (220 - 6 * y, 150, 90 + 4 * x, 255))
+    pixels = bytes(
+        v for y in range(21) for x in range(32) for v in (220 - 6 * y, 150, 90 + 4 * x, 255)
+    )
     hashed = b64encode(thumbhash(32, 21, pixels)).decode()
     image = {"width": 640, "height": 420, "thumbhash": hashed}
-    return row("file", name, role="agent", ref="pic", name="beach.png", size=48_211, mimeType="image/png", image=image)
+    return row(
+        "file",
+        name,
+        role="agent",
+        ref="pic",
+        name="beach.png",
+        size=48_211,
+        mimeType="image/png",
+        image=image,
+    )
 
 
 def shell(stdout: str, stderr: str = "", code: int = 0) -> str:
@@ -82,38 +97,119 @@ def rows() -> list[dict[str, Any]]:
         "new_string": "def merge(left, right):\n    out = left + right\n    out.sort()\n    out.reverse()\n    return out",
     }
     nested = tool(
-        "task", "n1", "tester — run the tests", {"prompt": "Run them."}, state="running",
-        task={"name": "tester", "title": "tester — run the tests", "isActive": True},
-        speaker=TASK, children=[tool("bash", "n2", "Run `pytest -q`", {"command": "pytest -q"}, state="running", speaker=TASK)],
+        "task",
+        "n1",
+        "tester — run the tests",
+        {"prompt": "Run them."},
+        state="running",
+        task={"name": "tester", "title": "run the tests", "isActive": True},
+        speaker=TASK,
+        children=[
+            tool(
+                "bash",
+                "n2",
+                "Run `pytest -q`",
+                {"command": "pytest -q"},
+                state="running",
+                speaker=TASK,
+            )
+        ],
     )
     return [
         user("u1", "Why is it slow?\nLook at `merge` please.", files=[picture("f0")]),
         text("t0", "Let me think about *sorting*.", thinking=True),
-        tool("bash", "b1", "Run `git log --oneline`", {"command": "git log --oneline | head -5 # newest", "timeout": 20},
-             result=shell("\x1b[33m1f2e3d\x1b[0m Faster merge\n\x1b[33ma4b5c6\x1b[0m Tests\n" * 14), durationMs=41),
-        tool("read", "r1", "Read `src/merge.py`", {"path": "src/merge.py", "offset": 3},
-             result="3\tdef merge(a, b):\n4\t    return sorted(a + b)  # slow\n\n--- 120 total lines (showing lines 3-4) ---", durationMs=3),
+        tool(
+            "bash",
+            "b1",
+            "Run `git log --oneline`",
+            {"command": "git log --oneline | head -5 # newest", "timeout": 20},
+            result=shell("\x1b[33m1f2e3d\x1b[0m Faster merge\n\x1b[33ma4b5c6\x1b[0m Tests\n" * 14),
+            durationMs=41,
+        ),
+        tool(
+            "read",
+            "r1",
+            "Read `src/merge.py`",
+            {"path": "src/merge.py", "offset": 3},
+            result="3\tdef merge(a, b):\n4\t    return sorted(a + b)  # slow\n\n--- 120 total lines (showing lines 3-4) ---",
+            durationMs=3,
+        ),
         tool("edit", "e1", "Edit `src/merge.py`", edit, result="ok", durationMs=6),
-        tool("bash", "b2", "Run `make test`", {"command": "make test"}, state="failed",
-             result=shell("collected 3 items\n", "make: *** [test] Error 1\n", 2), durationMs=65_400),
-        tool("mcp-github-list-issues", "m1", "github.list\\_issues", {"repo": "crab", "labels": ["bug", "slow"], "limit": 10},
-             result='[{"number": 12, "title": "Slow", "open": true}]', durationMs=812),
-        tool("bash", "b3", "Run `sleep 100`", {"command": "sleep 100"}, state="cut", result="interrupted", durationMs=2000),
+        tool(
+            "bash",
+            "b2",
+            "Run `make test`",
+            {"command": "make test"},
+            state="failed",
+            result=shell("collected 3 items\n", "make: *** [test] Error 1\n", 2),
+            durationMs=65_400,
+        ),
+        tool(
+            "mcp-github-list-issues",
+            "m1",
+            "github.list\\_issues",
+            {"repo": "crab", "labels": ["bug", "slow"], "limit": 10},
+            result='[{"number": 12, "title": "Slow", "open": true}]',
+            durationMs=812,
+        ),
+        tool(
+            "bash",
+            "b3",
+            "Run `sleep 100`",
+            {"command": "sleep 100"},
+            state="cut",
+            result="interrupted",
+            durationMs=2000,
+        ),
         text("t1", MARKDOWN),
-        tool("task", "k1", "scout — look for other callers", {"prompt": "Find **all** callers."}, state="running",
-             task={"name": "scout", "title": "scout — look for other callers", "isActive": True},
-             children=[
-                 text("k2", "I will grep.", speaker=TASK),
-                 tool("bash", "k3", "Run `grep -rn merge .`", {"command": "grep -rn merge ."}, result=shell("a.py:3\n"), durationMs=12, speaker=TASK),
-                 nested,
-             ]),
-        tool("task", "k4", "writer — release notes", {"prompt": "Write."}, result="All written.", durationMs=9100,
-             task={"name": "writer", "title": "writer — release notes", "isActive": False},
-             children=[text("k5", "All written.", speaker=TASK)]),
+        tool(
+            "task",
+            "k1",
+            "scout — look for other callers",
+            {"prompt": "Find **all** callers."},
+            state="running",
+            task={"name": "scout", "title": "look for other callers", "isActive": True},
+            children=[
+                text("k2", "I will grep.", speaker=TASK),
+                tool(
+                    "bash",
+                    "k3",
+                    "Run `grep -rn merge .`",
+                    {"command": "grep -rn merge ."},
+                    result=shell("a.py:3\n"),
+                    durationMs=12,
+                    speaker=TASK,
+                ),
+                nested,
+            ],
+        ),
+        tool(
+            "task",
+            "k4",
+            "writer — release notes",
+            {"prompt": "Write."},
+            result="All written.",
+            durationMs=9100,
+            task={"name": "writer", "title": "release notes", "isActive": False},
+            children=[text("k5", "All written.", speaker=TASK)],
+        ),
         text("g1", "Sorting twice is the *whole* story. `heapq.merge` does it once.", speaker=OWL),
-        text("g2", "I agree with owl.", speaker={"id": "c9", "name": "crow", "kind": "guest", "hue": 70}),
+        text(
+            "g2",
+            "I agree with owl.",
+            speaker={"id": "c9", "name": "crow", "kind": "guest", "hue": 70},
+        ),
         picture("f1"),
-        row("file", "f2", role="agent", ref="zip", name="report\u202efdp.exe", size=1_204_331, mimeType="application/pdf", image=None),
+        row(
+            "file",
+            "f2",
+            role="agent",
+            ref="zip",
+            name="report\u202efdp.exe",
+            size=1_204_331,
+            mimeType="application/pdf",
+            image=None,
+        ),
         row("service", "s1", text="The history was compacted: **Sorting**."),
         row("end", "x1", status="failed"),
         row("end", "x2", status="cancelled"),
@@ -128,9 +224,27 @@ QUESTION = {
     "createdAt": NOON,
     "call": "c",
     "questions": [
-        {"id": "q0", "header": "Target", "question": "Which `branch` shall I use?", "multiSelect": False, "allowCustom": True,
-         "options": [{"label": "main", "description": "Where releases come from"}, {"label": "next", "description": ""}]},
-        {"id": "q1", "header": "Checks", "question": "What shall I run?", "multiSelect": True, "allowCustom": True,
-         "options": [{"label": "Tests", "description": "Four minutes"}, {"label": "Lint", "description": ""}]},
+        {
+            "id": "q0",
+            "header": "Target",
+            "question": "Which `branch` shall I use?",
+            "multiSelect": False,
+            "allowCustom": True,
+            "options": [
+                {"label": "main", "description": "Where releases come from"},
+                {"label": "next", "description": ""},
+            ],
+        },
+        {
+            "id": "q1",
+            "header": "Checks",
+            "question": "What shall I run?",
+            "multiSelect": True,
+            "allowCustom": True,
+            "options": [
+                {"label": "Tests", "description": "Four minutes"},
+                {"label": "Lint", "description": ""},
+            ],
+        },
     ],
 }

@@ -31,7 +31,9 @@ async def test_every_kind_of_row_fits_any_screen_and_theme(
             {"list": rows(), "question": QUESTION},
         )
         await page.wait_for_selector(".picture-image.is-there")
-        await page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+        await page.evaluate(
+            "document.querySelectorAll('details').forEach((one) => (one.open = true))"
+        )
         await page.evaluate("() => new Promise(requestAnimationFrame)")
         wide = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0

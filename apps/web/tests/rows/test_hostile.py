@@ -46,7 +46,10 @@ async def test_no_markdown_of_a_stranger_becomes_more_than_text_and_safe_links(p
 @pytest.mark.req("rows.hostile.markdown")
 async def test_nor_while_it_is_being_written(page: Page) -> None:
     """A piece of a word may look like something that the whole is not."""
-    texts = [*hostile.SCRIPTS, *(place.format(f"javascript:{hostile.RUN}") for place in hostile.PLACES)]
+    texts = [
+        *hostile.SCRIPTS,
+        *(place.format(f"javascript:{hostile.RUN}") for place in hostile.PLACES),
+    ]
     await page.evaluate(
         """(texts) => {
           for (const text of texts) {
@@ -66,20 +69,54 @@ def calls(words: str) -> list[dict[str, Any]]:
     """A stranger's words in every place of a call, a file, a name and a line."""
     guest = {"id": "x", "name": words, "kind": "guest", "hue": words}
     task = {"name": words, "title": words, "isActive": True}
-    inner = [text("i", words, speaker={**TASK, "name": words}), tool(words, "j", words, {words: words}, speaker=TASK)]
+    inner = [
+        text("i", words, speaker={**TASK, "name": words}),
+        tool(words, "j", words, {words: words}, speaker=TASK),
+    ]
     return [
-        tool("bash", "1", words, {"command": words, "extra": words}, result=shell(words, words, 1), state="failed"),
+        tool(
+            "bash",
+            "1",
+            words,
+            {"command": words, "extra": words},
+            result=shell(words, words, 1),
+            state="failed",
+        ),
         tool("bash", "2", words, {"command": [words]}, result=words),
         tool("read", "3", words, {"path": words}, result=f"1\t{words}\n\n--- 1 total lines ---"),
-        tool("edit", "4", words, {"path": words, "old_string": words, "new_string": words + "x"}, result=words),
+        tool(
+            "edit",
+            "4",
+            words,
+            {"path": words, "old_string": words, "new_string": words + "x"},
+            result=words,
+        ),
         tool(words, "5", words, {words: {words: [words]}, "raw": words}, result=words),
         tool("other", "6", words, {}, result=f"@@ -1 +1 @@\n-{words}\n+{words} x\n"),
         tool("multiedit", "7", words, {"edits": [{"old_string": words}, None, 3]}, result="{}"),
         tool("write", "8", words, {"path": "a.html", "content": words}),
         tool("ask-user", "9", words, {"questions": [{"question": words}, None]}, result=words),
-        tool("task", "10", words, {"prompt": words}, result=words, task=task, children=inner, state="running"),
+        tool(
+            "task",
+            "10",
+            words,
+            {"prompt": words},
+            result=words,
+            task=task,
+            children=inner,
+            state="running",
+        ),
         row("file", "11", role="agent", ref="no", name=words, size=3, mimeType=words, image=None),
-        row("file", "12", role="agent", ref="no", name=words, size=3, mimeType="text/html", image=None),
+        row(
+            "file",
+            "12",
+            role="agent",
+            ref="no",
+            name=words,
+            size=3,
+            mimeType="text/html",
+            image=None,
+        ),
         row("service", "13", text=words, speaker=guest),
         text("14", words, speaker=guest),
         text("15", words, thinking=True, speaker=guest),
@@ -98,9 +135,18 @@ async def test_no_call_result_name_or_file_of_a_stranger_becomes_more_than_text(
 @pytest.mark.req("rows.hostile.output")
 async def test_nor_does_a_question(page: Page) -> None:
     for words in hostile.SCRIPTS:
-        part = {"id": words, "header": words, "question": words, "options": [{"label": words, "description": words}]}
+        part = {
+            "id": words,
+            "header": words,
+            "question": words,
+            "options": [{"label": words, "description": words}],
+        }
         long = {**part, "question": words + "\n\n" + words, "options": []}
-        question = {**QUESTION, "id": words, "questions": [part, {**part, "multiSelect": True}, long]}
+        question = {
+            **QUESTION,
+            "id": words,
+            "questions": [part, {**part, "multiSelect": True}, long],
+        }
         await page.evaluate(
             """(question) => {
               const acts = { answer: async () => ({}), dismiss: async () => ({}) };
@@ -113,9 +159,28 @@ async def test_nor_does_a_question(page: Page) -> None:
 
 @pytest.mark.req("rows.hostile.output")
 async def test_arguments_and_results_of_any_shape_are_shown(page: Page) -> None:
-    odd: list[Any] = [None, 0, -1.5, True, [], {}, [[[]]], {"a": {"b": {"c": [1, None]}}}, "x" * 9999]
+    odd: list[Any] = [
+        None,
+        0,
+        -1.5,
+        True,
+        [],
+        {},
+        [[[]]],
+        {"a": {"b": {"c": [1, None]}}},
+        "x" * 9999,
+    ]
     names = ["bash", "read", "edit", "multiedit", "write", "ask-user", "task", "search", ""]
-    keys = ["command", "path", "old_string", "new_string", "edits", "content", "questions", "offset"]
+    keys = [
+        "command",
+        "path",
+        "old_string",
+        "new_string",
+        "edits",
+        "content",
+        "questions",
+        "offset",
+    ]
     for value in odd:
         args = dict.fromkeys(keys, value)
         made = [tool(name, f"{n}", "", args, result=value) for n, name in enumerate(names)]
@@ -156,7 +221,16 @@ async def test_characters_that_turn_or_hide_others_are_shown_and_turn_nothing(pa
 
 @pytest.mark.req("rows.hostile.bidi")
 async def test_the_name_of_a_file_cannot_pretend_to_be_another_kind(page: Page) -> None:
-    made = row("file", "f", role="agent", ref="r", name="photo\u202egnp.exe", size=1, mimeType="", image=None)
+    made = row(
+        "file",
+        "f",
+        role="agent",
+        ref="r",
+        name="photo\u202egnp.exe",
+        size=1,
+        mimeType="",
+        image=None,
+    )
     name = await page.evaluate(
         """(made) => {
           const [element] = rows.show(made);
@@ -184,7 +258,10 @@ async def test_no_markdown_takes_more_time_than_its_length_allows(page: Page) ->
         times = await page.evaluate(MEASURE, [short, long])
         if times[1] > 400:
             # Once more: this machine has other things to do.
-            times = [min(pair) for pair in zip(times, await page.evaluate(MEASURE, [short, long]), strict=True)]
+            times = [
+                min(pair)
+                for pair in zip(times, await page.evaluate(MEASURE, [short, long]), strict=True)
+            ]
         assert times[1] < 400 or times[1] < 8 * times[0], (mark, times)
         assert times[1] < 5000, (mark, times)
 
@@ -203,10 +280,9 @@ async def test_no_code_takes_more_time_than_its_length_allows(page: Page) -> Non
             return performance.now() - start;
           };
           for (const mark of marks) for (const language of languages) {
-            // Lines that are too long have no colours, so these are as long as may be.
-            const line = mark.repeat(9000 / mark.length).replaceAll("\\n", " ") + "\\n";
+            const line = mark.repeat(5000 / mark.length).replaceAll("\\n", " ") + "\\n";
             for (const unit of [mark, mark + "\\n", line]) {
-              const [short, long] = [unit.repeat(Math.ceil(15000 / unit.length)), unit.repeat(Math.ceil(60000 / unit.length))];
+              const [short, long] = [5000, 20_000].map((size) => unit.repeat(Math.ceil(size / unit.length)));
               if (timed(long, language) < 300) continue;
               const again = [timed(short, language), timed(long, language)];
               if (again[1] > 300 && again[1] > 10 * again[0]) slow.push([language, unit.slice(0, 20), ...again]);
@@ -214,7 +290,7 @@ async def test_no_code_takes_more_time_than_its_length_allows(page: Page) -> Non
           }
           return slow;
         }""",
-        [hostile.CODE + hostile.MARKS, languages],
+        [hostile.CODE, languages],
     )
     assert slow == []
 
@@ -233,7 +309,9 @@ async def test_a_line_of_a_megabyte_and_nesting_without_end_are_drawn(page: Page
         text("7", "`" + line + "`"),
         tool("bash", "8", "Run", {"command": line}, result=shell(line)),
         tool("other", "9", line, {line[:500]: line}, result="[" * deep),
-        tool("edit", "10", "Edit", {"path": line[:500], "old_string": line, "new_string": line + "y"}),
+        tool(
+            "edit", "10", "Edit", {"path": line[:500], "old_string": line, "new_string": line + "y"}
+        ),
         tool("edit", "11", "Edit", {"old_string": "a\n" * deep, "new_string": "b\n" * deep}),
         tool("other", "12", "Deep", {}, result="@@ -1 +1 @@\n" + "-a\n+b\n" * deep),
         text("13", "| a " * 5000 + "|\n" + "|-" * 5000 + "|\n" + "| b\n" * 5000),

@@ -17,12 +17,13 @@ CASES = [
     ("one  \ntwo", '(p "one" (br) "two")'),
     ("one\\\ntwo", '(p "one" (br) "two")'),
     ("one\n\n\ntwo", '(p "one") (p "two")'),
-    # Headings stand below those of the page
+    # Headings stand below those of the page, and no level is left out
     ("# one", '(h3 "one")'),
-    ("###### six ##", '(h6 "six")'),
+    ("###### six ##", '(h3 "six")'),
+    ("## a\n# b\n### c\n## d", '(h3 "a") (h3 "b") (h4 "c") (h4 "d")'),
     ("#one", '(p "#one")'),
     ("one\ntwo\n===", '(h3 "one" "\\n" "two")'),
-    ("one\n---", '(h4 "one")'),
+    ("one\n---", '(h3 "one")'),
     # Emphasis
     ("*a* **b** ***c***", '(p (em "a") " " (strong "b") " " (em (strong "c")))'),
     ("snake_case_name and __init__", '(p "snake_case_name and " (strong "init"))'),
@@ -77,7 +78,7 @@ CASES = [
     ("a | b\n--|:-:\n1 | `2\\|3`", '(div (table (thead (tr (th "a") (th "b")))'
      ' (tbody (tr (td "1") (td (code "2|3"))))))'),
     ("a | b\n--|--", '(div (table (thead (tr (th "a") (th "b")))))'),
-    ("a | b\n--", '(h4 "a | b")'),
+    ("a | b\n--", '(h3 "a | b")'),
 ]  # fmt: skip
 
 

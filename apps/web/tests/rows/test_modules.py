@@ -7,7 +7,14 @@ from .conftest import PAGE
 
 @pytest.mark.req("rows.no_markup")
 def test_no_module_of_the_page_makes_elements_of_markup() -> None:
-    words = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function")
+    words = (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+    )
     words += ("createContextualFragment", "parseFromString", "setHTML", "srcdoc=")
     for folder in ("draw", "rows"):
         for path in sorted((PAGE / folder).glob("*.js")):

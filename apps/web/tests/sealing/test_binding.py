@@ -1,10 +1,10 @@
-"""Binding: an old call is not a new one, and a message no call."""
+"""Binding: what was sealed for one thing is not taken for another."""
 
 from typing import Any
 
 import pytest
 
-from crabtalk_web.sealing import Bound, DataSealer, Replays, bind, bound_of, new_key
+from crabtalk_web.sealing import Bound, DataSealer, bind, bound_of, new_key
 
 
 @pytest.mark.req("sealing.bound")
@@ -22,15 +22,3 @@ def test_a_value_says_inside_the_seal_what_it_is_for() -> None:
 )
 def test_values_of_those_who_do_not_say_are_bound_to_nothing(value: Any) -> None:
     assert bound_of(value) is None
-
-
-@pytest.mark.req("sealing.replays")
-def test_a_sealed_text_is_new_once() -> None:
-    sealer, replays = DataSealer(new_key()), Replays(capacity=3)
-    call = sealer.seal({"approve": True})
-    assert replays.is_new(call)
-    assert not replays.is_new(call)
-    # The same words, said again by whoever may say them.
-    others = [sealer.seal({"approve": True}) for _ in range(3)]
-    assert [replays.is_new(each) for each in others] == [True] * 3
-    assert [replays.is_new(each) for each in others] == [False] * 3

@@ -102,16 +102,19 @@ def run_command(program: Program) -> click.Command:
     @verbose_option
     def run(home: Path, verbose: bool) -> None:
         from crabtalk.component import Place, start_log
+        from crabtalk.component.running import event_loop_factory
         from crabtalk.transport import remove_leftovers
 
         settings = program.settings(home)
+        must_have_token(program, settings)
         place = Place(home, program.name)
         with place.taken():
             start_log(place.log, verbose=verbose)
             remove_leftovers(home / "config")
             if not settings.allowed_users:
                 greet_nobody(program, home)
-            asyncio.run(run_until_stopped(program, home, settings))
+            with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+                runner.run(run_until_stopped(program, home, settings))
 
     return run
 
@@ -292,8 +295,12 @@ Example:
 
 async def asked(program: Program, settings: "Settings") -> str:
     """Who we are to the service. Raises GatewayError, or what the service raises."""
+    must_have_token(program, settings)
+    return await program.test(settings)
+
+
+def must_have_token(program: Program, settings: "Settings") -> None:
     from .errors import GatewayError
 
     if not settings.token:
         raise GatewayError(f"there is no token; run `{program.command} setup`")
-    return await program.test(settings)

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from crabtalk.client import Client, ServerError
+from crabtalk.client import ServerError
 
+from .desk import Desk
+from .entries import Ask, Asking, Chose, Item
 from .service import Rich
 
 HELP = """\
@@ -53,52 +55,87 @@ def guest_in(text: str) -> Command | None:
     return Command(first[1:], rest.strip())
 
 
-async def agent_names(client: Client) -> list[str]:
-    return [agent.name for agent in (await client.list_agents()).agents]
+class Commands:
+    """Ours. Each gives the text of its answer, and raises what the client raises."""
 
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._client = desk.link.client
 
-async def is_skill(client: Client, name: str) -> bool:
-    return any(skill.name.lower() == name for skill in (await client.list_skills()).skills)
+    async def is_agent(self, name: str) -> bool:
+        return name in [agent.name for agent in (await self._client.list_agents()).agents]
 
+    async def is_skill(self, name: str) -> bool:
+        skills = (await self._client.list_skills()).skills
+        return any(skill.name.lower() == name for skill in skills)
 
-async def describe_agents(client: Client, current: str) -> Rich:
-    agents = (await client.list_agents()).agents
-    lines = [
-        f"- {agent.name}{' (here)' if agent.name == current else ''}"
-        f"{f': {agent.description}' if agent.description else ''}"
-        for agent in agents
-    ]
-    return "\n".join(["Agents:", *lines]) if lines else "There are no agents."
+    async def run(self, item: Item, command: Command) -> Rich:
+        agent, sender = self._desk.agent(item.update.chat), self._desk.sender(item.update)
+        match command.name:
+            case "start" | "help":
+                return HELP
+            case "agents":
+                return await self._agents(agent)
+            case "agent":
+                return await self._choose(item, agent, command.rest)
+            case "search":
+                return await self._search(agent, sender, command.rest)
+            case "title":
+                return await self._title(agent, sender, command.rest)
+            case "new":
+                return await self._fold(agent, sender, fresh=True)
+            case "compact":
+                ask = Ask(kind="compact", agent=agent, sender=sender, text="")
+                await self._desk.journal.keep(Asking(item.id, ask))
+                return await self._fold(agent, sender, fresh=False)
+            case "guest":
+                called = guest_in(f"@{command.rest}")
+                if called is None:
+                    return "Say who, and what: /guest NAME WORDS"
+                return f"There is no agent {called.name}; see /agents"
+            case _:
+                return f"There is no command or skill /{command.name}; see /help"
 
+    async def _agents(self, current: str) -> Rich:
+        lines = [
+            f"- {agent.name}{' (here)' if agent.name == current else ''}"
+            f"{f': {agent.description}' if agent.description else ''}"
+            for agent in (await self._client.list_agents()).agents
+        ]
+        return "\n".join(["Agents:", *lines])
 
-async def search(client: Client, agent: str, sender: str, words: str) -> Rich:
-    if not words:
-        return "Say what to look for: /search WORDS"
-    hits = (await client.search_sessions(words, agent=agent, sender=sender, limit=HITS)).hits
-    lines = []
-    for hit in hits:
-        found = next((one for one in hit.window if one.message_id == hit.message_id), None)
-        if found is not None:
-            snippet = " ".join(found.snippet.split())[:SNIPPET]
-            lines.append(f"- {hit.updated_at[:10]} {found.role}: {snippet}")
-    return "\n".join(lines) if lines else f"Nothing was found for “{words}”."
+    async def _choose(self, item: Item, current: str, name: str) -> Rich:
+        if not name:
+            return f"You are talking to {current}. /agent NAME changes that; /agents lists them."
+        if not await self.is_agent(name):
+            return f"There is no agent {name}; see /agents"
+        chosen = "" if name == self._desk.settings.agent else name
+        self._desk.journal.note(Chose(item.update.chat.id, chosen))
+        return f"You are talking to {name} now."
 
+    async def _search(self, agent: str, sender: str, words: str) -> Rich:
+        if not words:
+            return "Say what to look for: /search WORDS"
+        found = await self._client.search_sessions(words, agent=agent, sender=sender, limit=HITS)
+        lines = [
+            f"- {hit.updated_at[:10]} {one.role}: {' '.join(one.snippet.split())[:SNIPPET]}"
+            for hit in found.hits
+            for one in hit.window
+            if one.message_id == hit.message_id
+        ]
+        return "\n".join(lines) if lines else f"Nothing was found for “{words}”."
 
-async def name_it(client: Client, agent: str, sender: str, title: str) -> Rich:
-    if not title:
-        return "Say how to call it: /title WORDS"
-    await client.set_title(agent, title, sender=sender)
-    return f"This conversation is called “{title}” now."
+    async def _title(self, agent: str, sender: str, title: str) -> Rich:
+        if not title:
+            return "Say how to call it: /title WORDS"
+        await self._client.set_title(agent, title, sender=sender)
+        return f"This conversation is called “{title}” now."
 
-
-async def fold(client: Client, agent: str, sender: str, *, fresh: bool) -> Rich:
-    """Raises ServerError for anything but an empty conversation."""
-    try:
-        summary = await client.compact(agent, sender=sender, fresh=fresh)
-    except ServerError as error:
-        if error.code not in (400, 404):
-            raise
-        return "There is nothing here yet." if fresh else f"Nothing was folded: {error.message}"
-    if fresh:
-        return "We begin anew."
-    return f"Folded into a summary:\n\n{summary}"
+    async def _fold(self, agent: str, sender: str, *, fresh: bool) -> Rich:
+        try:
+            summary = await self._client.compact(agent, sender=sender, fresh=fresh)
+        except ServerError as error:
+            if error.code not in (400, 404):
+                raise
+            return "There is nothing here yet."
+        return "We begin anew." if fresh else f"Folded into a summary:\n\n{summary}"

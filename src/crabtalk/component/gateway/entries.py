@@ -33,6 +33,7 @@ class Filled(Struct, frozen=True):
     message: str = ""
     answers: dict[int, list[str]] = field(default_factory=dict)
     settled: list[int] = field(default_factory=list)
+    is_open: bool = True  # the agent waits for it
 
 
 class Record(Struct, frozen=True, tag=True):

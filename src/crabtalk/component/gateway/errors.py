@@ -5,6 +5,7 @@ from crabtalk.protocol import FrameError
 
 # What a daemon that goes away leaves its clients with.
 DAEMON_AWAY = (OSError, ConnectionClosedError, FrameError, UnexpectedReplyError)
+NOT_FOUND = 404
 BUSY = 503
 
 

@@ -38,7 +38,7 @@ class Files:
     async def prepare(self, sender: str) -> Path:
         """The directory of a conversation, which is there then. Raises OSError."""
         directory = self.directory(sender)
-        await asyncio.to_thread(directory.mkdir, mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(make_private, directory)
         return directory
 
     async def fetch(self, sender: str, update: Update) -> list[str]:
@@ -52,7 +52,7 @@ class Files:
             name = safe_name(attachment.name)
             path = folder / (name if number == 0 else f"{number}-{name}")
             lines.append(await self._fetch(attachment, path))
-        if lines:
+        if await asyncio.to_thread(folder.is_dir):
             await asyncio.to_thread(make_room, folder, self.most_inbox)
         return lines
 
@@ -63,7 +63,7 @@ class Files:
             return f"- {path}"  # before a crash, it had come this far
         aside = path.with_name(f".{path.name}.part")
         try:
-            await asyncio.to_thread(path.parent.mkdir, mode=0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(make_private, path.parent)
             await asyncio.to_thread(aside.unlink, missing_ok=True)
             await self.service.fetch(attachment, aside)
             size = (await asyncio.to_thread(aside.stat)).st_size
@@ -89,6 +89,13 @@ class Files:
         except (OSError, ValueError, RuntimeError) as error:
             raise GatewayError(f"cannot read {path}: {error}") from None
         return found
+
+
+def make_private(directory: Path) -> None:
+    """With those above it, none of which others may look into."""
+    if not directory.is_dir():
+        make_private(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def make_room(folder: Path, most: int) -> None:

@@ -115,8 +115,8 @@ class Gateway:
         try:
             async for update in updates:
                 backoff.reset()
-                await self._ahead.put(cleaned(update))
                 await self._room()
+                await self._ahead.put(cleaned(update))
         finally:
             if isinstance(updates, AsyncGenerator):
                 await updates.aclose()
@@ -126,7 +126,7 @@ class Gateway:
         book, bounds = self._journal.book, self._bounds
         # Looked at, as updates are done in many places.
         while (  # noqa: ASYNC110
-            len(book.items) >= bounds.waiting
+            len(book.items) + self._ahead.qsize() >= bounds.waiting
             or book.waiting_characters >= bounds.waiting_characters
         ):
             await asyncio.sleep(LOOK_EVERY)
@@ -138,10 +138,10 @@ class Gateway:
                 updates.append(self._ahead.get_nowait())
             items = [item for update in updates if (item := self._note(update)) is not None]
             await self._keep()
-            for update in updates:
-                await self._service_may_forget(update)
             for item in items:
                 self._dispatch(item)
+            for update in updates:
+                await self._service_may_forget(update)
 
     async def _keep(self) -> None:
         backoff = Backoff()

@@ -60,6 +60,13 @@ class Journal:
                 f"cannot use {self.path}: {error.strerror}; see to its permissions"
             ) from None
 
+    @classmethod
+    def peek(cls, path: Path) -> Book:
+        """What is on disk, for one who changes nothing. Raises OSError."""
+        journal = cls(path)
+        journal._replay(path.read_bytes())
+        return journal.book
+
     def _keep_aside(self, data: bytes) -> None:
         if b"\n" in data:  # more than the last line, torn by a crash
             log.error("%s is damaged; what cannot be read is kept aside", self.path)

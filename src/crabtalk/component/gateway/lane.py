@@ -7,38 +7,25 @@ While a turn runs, what comes in goes into it: an answer to its question, a word
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Coroutine
 from contextlib import suppress
+from typing import Any
 
 from crabtalk.client import ServerError
 
-from .backoff import Backoff
-from .commands import (
-    HELP,
-    QUICK,
-    Command,
-    agent_names,
-    describe_agents,
-    fold,
-    guest_in,
-    is_skill,
-    name_it,
-    parse,
-    search,
-)
-from .desk import Desk, spoken
-from .entries import Answering, Ask, Asking, Chose, Closed, Done, Item, Unasked
-from .errors import BUSY, is_away
-from .forms import read_payload
+from .answers import answer, press, reply_to_ask, say
+from .commands import NAMES, QUICK, Command, Commands, guest_in, parse
+from .desk import Desk
+from .entries import Answering, Ask, Asking, Closed, Done, Item, Unasked
+from .errors import BUSY, NOT_FOUND, is_away
 from .posting import wait_for_daemon
-from .reply import Reply
-from .service import Away, Blocked, ServiceError, TryLater
+from .service import Blocked
 from .told import times_said
-from .turn import Turn
+from .turn import Turn, with_files
 
 # Seconds until something is said again into a turn that was not ready for it.
 SOON = 0.25
-NOT_FOUND = 404
-CUT_OFF = "A restart cut this off. If the conversation is not folded yet, send /compact again."
+CUT_OFF = "This was cut off. If the conversation is not folded yet, send /compact again."
 NOTHING = "Nothing is going on."
 FAILED = "⚠️ Something is wrong in this program; its log has the details."
 
@@ -48,10 +35,14 @@ log = logging.getLogger(__name__)
 class Lane:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        self._commands = Commands(desk)
         self._queue: deque[Item] = deque()
         self._news = asyncio.Event()
-        self._turn: Turn | None = None
+        self._item: Item | None = (
+            None  # that of what runs: a turn, or a command that takes its time
+        )
         self._running: asyncio.Future[None] | None = None
+        self._turn: Turn | None = None
         self._is_early = False  # something was refused that the turn may take in a moment
 
     def __len__(self) -> int:
@@ -64,34 +55,50 @@ class Lane:
     async def work(self) -> None:
         """Until nothing is left to do. Cancelled, the journal knows what is."""
         try:
-            while self._queue or self._turn is not None:
+            while True:
                 self._news.clear()
                 self._is_early = False
                 self._look()
+                if not self._queue and self._running is None:
+                    return
                 if not await self._step():
                     await self._wait()
         finally:
-            if self._turn is not None and self._running is not None:
-                self._running.cancel()
-                await asyncio.wait([self._running])
-                if self._turn.item.id in self._desk.journal.book.items:
-                    self._queue.appendleft(self._turn.item)
-                self._turn = self._running = None
+            await self._leave()
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(SOON if self._is_early else None):
                 await self._news.wait()
 
+    def _run(self, item: Item, work: Coroutine[Any, Any, None], turn: Turn | None = None) -> None:
+        self._item, self._turn = item, turn
+        self._running = asyncio.ensure_future(work)
+        self._running.add_done_callback(lambda _: self._news.set())
+
     def _look(self) -> None:
-        """Whether the turn is over."""
-        if self._running is not None and self._running.done():
-            error = self._running.exception()
-            if error is not None and self._turn is not None:
-                self._fail(self._turn.item, error)
-            self._turn = self._running = None
+        """Whether what runs is over."""
+        if self._running is None or not self._running.done():
+            return
+        error, item = self._running.exception(), self._item
+        self._running = self._turn = self._item = None
+        if error is not None and item is not None:
+            self._fail(item, error)
+
+    async def _leave(self) -> None:
+        if self._running is None:
+            return
+        self._running.cancel()
+        await asyncio.wait([self._running])
+        if self._item is not None and self._item.id in self._desk.journal.book.items:
+            self._queue.appendleft(self._item)
+        self._running = self._turn = self._item = None
 
     def _fail(self, item: Item, error: BaseException) -> None:
+        if isinstance(error, Blocked):
+            log.info("a chat does not want us any more: %s", error)
+            self._desk.journal.note(Done(item.id))
+            return
         log.error("an update could not be answered", exc_info=error)
         if item.id not in self._desk.journal.book.items:
             return
@@ -106,110 +113,121 @@ class Lane:
     async def _step(self) -> bool:
         """One update, if one can be dealt with now."""
         for item in list(self._queue):
-            if not self._queue or (item is not self._queue[0] and not is_urgent(item)):
+            if item is not self._queue[0] and not is_urgent(item):
                 continue
             try:
                 is_done = await self._handle(item)
-            except Blocked as error:
-                log.info("a chat does not want us any more: %s", error)
-                await self._desk.journal.keep(Done(item.id))
-                is_done = True
             except Exception as error:
                 self._queue.remove(item)
                 self._fail(item, error)
                 return True
             if is_done:
-                with suppress(ValueError):
-                    self._queue.remove(item)
+                self._queue.remove(item)
                 return True
         return False
 
     async def _handle(self, item: Item) -> bool:
         """False for what has to wait."""
         if item.text is not None:
-            return await self._answer(item, item.text)
-        update = item.update
-        if update.press:
-            return await self._press(item)
+            return await answer(self._desk, item, item.text)
         if item.ask is not None:
             return await self._unsure(item, item.ask)
-        command = parse(update.text)
+        if item.update.press:
+            return await self._press(item)
+        command = parse(item.update.text)
         if command is not None and command.name == "stop":
             return await self._stop(item)
         if command is not None and command.name in QUICK:
             return await self._quick(item, command)
-        if self._turn is not None:
-            return await self._during(self._turn, item, command)
-        return await self._alone(item, command)
+        if self._running is None:
+            return await self._alone(item, command)
+        if self._turn is not None and command is None:
+            return await self._during(self._turn, item)
+        return False
 
     # ── Nothing is going on ─────────────────────────────────────────────────────────────────
 
     async def _alone(self, item: Item, command: Command | None) -> bool:
-        update = item.update
-        text, guest = update.text, ""
-        called = guest_in(text)
         try:
-            client = self._desk.link.client
-            if called is not None and called.name in await agent_names(client):
-                text, guest = called.rest, called.name
-            elif command is not None and command.name == "guest":
-                named = guest_in(f"@{command.rest}")
-                if named is None:
-                    return await self._answer(item, "Say who, and what: /guest NAME WORDS")
-                if named.name not in await agent_names(client):
-                    return await self._answer(item, f"There is no agent {named.name}; see /agents")
-                text, guest = named.rest, named.name
-            elif command is not None and not (
-                command.name not in ("agent", "new", "compact")
-                and await is_skill(client, command.name)
-            ):
-                return await self._answer(item, await self._command(item, command))
-        except ServerError as error:
-            if not is_away(error):
-                return await self._answer(item, f"⚠️ {error.message}")
-            return await self._later(item)
+            called = await self._guest(item, command)
+            if called is not None:
+                self._begin(item, called.rest, called.name)
+            elif command is None or await self._is_skill(command):
+                self._begin(item, item.update.text)
+            else:
+                self._run(item, self._carry_out(item, command))
+            return True
         except Exception as error:
             if not is_away(error):
                 raise
             return await self._later(item)
-        self._begin(item, text, guest)
-        return True
+
+    async def _guest(self, item: Item, command: Command | None) -> Command | None:
+        """Who is to speak, and about what."""
+        if command is not None and command.name == "guest":
+            called = guest_in(f"@{command.rest}")
+        else:
+            called = guest_in(item.update.text)
+        return called if called and await self._commands.is_agent(called.name) else None
+
+    async def _is_skill(self, command: Command) -> bool:
+        return command.name not in NAMES and await self._commands.is_skill(command.name)
+
+    async def _carry_out(self, item: Item, command: Command) -> None:
+        """A command that may take its time, and that /stop stops."""
+        while True:
+            try:
+                text = await self._commands.run(item, command)
+                break
+            except ServerError as error:
+                if not is_away(error):
+                    text = f"⚠️ {error.message}"
+                    break
+            except Exception as error:
+                if not is_away(error):
+                    raise
+            if item.ask is not None:
+                text = CUT_OFF
+                break
+            await wait_for_daemon(self._desk, item.update.chat)
+        await answer(self._desk, item, text)
 
     def _begin(self, item: Item, text: str, guest: str = "") -> None:
-        self._turn = Turn(self._desk, item, text, guest, self._news.set)
-        self._running = asyncio.ensure_future(self._turn.run())
-        self._running.add_done_callback(lambda _: self._news.set())
+        turn = Turn(self._desk, item, text, guest, self._news.set)
+        self._run(item, turn.run(), turn)
 
     async def _unsure(self, item: Item, ask: Ask) -> bool:
         """What a crash, or the daemon's, cut off. What was said is in the conversation."""
-        if ask.kind == "turn" and self._turn is None:
-            self._begin(item, item.update.text)
-            return True
-        if self._turn is not None and ask.kind != "answer":
+        if ask.kind != "answer" and self._running is not None:
             return False
-        journal = self._desk.journal
         try:
             match ask.kind:
-                case "compact":
-                    return await self._answer(item, CUT_OFF)
-                case "answer":  # which counts once, however often it is given
-                    await self._reply_to_ask(ask)
-                    await journal.keep(Done(item.id))
+                case "turn":
+                    self._begin(item, item.update.text)
                     return True
-                case _:
-                    link = self._desk.link
-                    await link.over(ask.agent, ask.sender)
-                    messages = await link.messages(ask.agent, ask.sender, ask.offset)
+                case "compact":
+                    return await answer(self._desk, item, CUT_OFF)
+                case "answer":  # which counts once, however often it is given
+                    await reply_to_ask(self._desk, ask)
+                    was_said = True
+                case "steer":
+                    was_said = await self._was_steered(ask)
         except Exception as error:
             if not is_away(error):
                 raise
             return await self._later(item)
-        if times_said(messages, ask.text) > ask.nth:
-            await journal.keep(Done(item.id))
-            return True
-        journal.note(Unasked(item.id))
-        self._news.set()
-        return False
+        if was_said:
+            await self._desk.journal.keep(Done(item.id))
+        else:
+            self._desk.journal.note(Unasked(item.id))
+            self._news.set()
+        return was_said
+
+    async def _was_steered(self, ask: Ask) -> bool:
+        link = self._desk.link
+        await link.over(ask.agent, ask.sender)
+        messages = await link.messages(ask.agent, ask.sender, ask.offset)
+        return times_said(messages, ask.text) > ask.nth
 
     async def _later(self, item: Item) -> bool:
         """When the daemon is back."""
@@ -219,20 +237,35 @@ class Lane:
 
     # ── While a turn runs ───────────────────────────────────────────────────────────────────
 
-    async def _during(self, turn: Turn, item: Item, command: Command | None) -> bool:
-        if command is not None or guest_in(item.update.text) is not None:
+    async def _press(self, item: Item) -> bool:
+        is_done = await press(self._desk, self._turn, item)
+        self._is_early = self._is_early or not is_done
+        return is_done
+
+    async def _during(self, turn: Turn, item: Item) -> bool:
+        if turn.may_ask:
+            self._is_early = True
+        if turn.may_ask or not turn.is_said:
             return False
-        if not turn.is_said:
-            return False
-        if turn.form is not None and not item.update.attachments:
-            return await self._say_to_form(turn, item)
-        return await self._steer(turn, item)
+        try:
+            if await self._guest(item, None) is not None:
+                return False
+            if turn.form is None or item.update.attachments:
+                return await self._steer(turn, item)
+            is_done = await say(self._desk, turn, item)
+        except Exception as error:
+            if not is_away(error):
+                raise
+            return False  # what was about to be said is looked for when the turn is over
+        if not is_done:  # nobody asks any more: these are words like any others
+            self._news.set()
+        return is_done
 
     async def _steer(self, turn: Turn, item: Item) -> bool:
         asked = turn.item.ask
         assert asked is not None  # noqa: S101 - the turn is said
         journal = self._desk.journal
-        text = await self._text(item, asked.sender)
+        text = await with_files(self._desk, item.update, item.update.text, asked.sender)
         ask = Ask(
             kind="steer",
             agent=asked.agent,
@@ -251,104 +284,26 @@ class Lane:
             journal.note(Unasked(item.id))
             self._is_early = True
             return False
-        except Exception as error:
-            if not is_away(error):
-                raise
-            return False  # unsure: it is looked for when the turn is over
         await journal.keep(Done(item.id))
         return True
 
-    async def _text(self, item: Item, sender: str) -> str:
-        text = spoken(item.update, item.update.text)
-        if not item.update.attachments:
-            return text
-        backoff = Backoff()
-        while True:
-            try:
-                files = await self._desk.files.fetch(sender, item.update)
-                return "\n".join((f"{text}\n\nFiles:", *files)).strip()
-            except TryLater as error:
-                await backoff.wait(error.seconds)
-            except Away:
-                await backoff.wait()
-            except ServiceError:
-                return text
-
-    # ── Questions ───────────────────────────────────────────────────────────────────────────
-
-    async def _press(self, item: Item) -> bool:
-        turn = self._turn
-        form = turn.form if turn is not None else None
-        is_ours = read_payload(item.update.press)[0] >= 0
-        if (
-            turn is None
-            or form is None
-            or not is_ours
-            or not (form.is_complete or form.press(item.update.press))
-        ):
-            await self._desk.journal.keep(Done(item.id))
-            return True
-        self._desk.journal.note(turn.filled(form))
-        return await self._filled(turn, item)
-
-    async def _say_to_form(self, turn: Turn, item: Item) -> bool:
-        assert turn.form is not None  # noqa: S101 - looked at by who calls
-        turn.form.say(item.update.text)
-        self._desk.journal.note(turn.filled(turn.form))
-        return await self._filled(turn, item)
-
-    async def _filled(self, turn: Turn, item: Item) -> bool:
-        form, journal = turn.form, self._desk.journal
-        if form is not None and form.is_complete:
-            ask = Ask(
-                kind="answer",
-                agent=turn.agent,
-                sender=turn.sender,
-                text=form.reply(),
-                ask=form.ask,
-            )
-            await journal.keep(Asking(item.id, ask))
-            try:
-                was_asked = await self._reply_to_ask(ask)
-            except Exception as error:
-                if not is_away(error):
-                    raise
-                return False
-            turn.form = None
-            if not was_asked and not item.update.press:  # then these are words like any others
-                journal.note(Unasked(item.id))
-                self._news.set()
-                return False
-        await journal.keep(Done(item.id))
-        return True
-
-    async def _reply_to_ask(self, ask: Ask) -> bool:
-        """False when somebody else was first, or nobody asks any more."""
-        try:
-            await self._desk.link.client.reply_to_ask(
-                ask.agent, ask.text, sender=ask.sender, ask_id=ask.ask
-            )
-        except ServerError as error:
-            if error.code != NOT_FOUND:
-                raise
-            return False
-        return True
-
-    # ── Commands ────────────────────────────────────────────────────────────────────────────
+    # ── Commands that wait for nobody ───────────────────────────────────────────────────────
 
     async def _stop(self, item: Item) -> bool:
-        turn = self._turn
-        if turn is None:
-            return await self._answer(item, NOTHING)
-        turn.stop()
+        turn, running = self._turn, self._item
+        if running is None:
+            return await answer(self._desk, item, NOTHING)
+        if turn is not None:
+            turn.stop()
+        agent = turn.agent if turn is not None else self._desk.agent(item.update.chat)
         try:
-            await self._desk.link.client.kill(turn.agent, sender=turn.sender)
+            await self._desk.link.client.kill(agent, sender=self._desk.sender(running.update))
         except Exception as error:
             if not is_away(error):
                 raise
             log.info("the daemon is away, and has stopped by that: %s", error)
         else:
-            if turn.is_said and not turn.has_begun:
+            if turn is not None and turn.is_said and not turn.has_begun:
                 self._is_early = True
                 return False  # it may have come before what it is to stop
         await self._desk.journal.keep(Done(item.id))
@@ -356,61 +311,14 @@ class Lane:
 
     async def _quick(self, item: Item, command: Command) -> bool:
         try:
-            text = await self._command(item, command)
+            text = await self._commands.run(item, command)
         except ServerError as error:
             text = f"⚠️ {error.message}"
         except Exception as error:
             if not is_away(error):
                 raise
             text = f"⚠️ {error}"
-        return await self._answer(item, text)
-
-    async def _command(self, item: Item, command: Command) -> str:
-        update, client = item.update, self._desk.link.client
-        agent, sender = self._desk.agent(update.chat), self._desk.sender(update)
-        match command.name:
-            case "start" | "help":
-                return HELP
-            case "agents":
-                return await describe_agents(client, agent)
-            case "search":
-                return await search(client, agent, sender, command.rest)
-            case "title":
-                return await name_it(client, agent, sender, command.rest)
-            case "agent":
-                return await self._choose(item, agent, command.rest)
-            case "new":
-                return await fold(client, agent, sender, fresh=True)
-            case "compact":
-                ask = Ask(kind="compact", agent=agent, sender=sender, text="")
-                await self._desk.journal.keep(Asking(item.id, ask))
-                return await fold(client, agent, sender, fresh=False)
-            case _:
-                return f"There is no command or skill /{command.name}; see /help"
-
-    async def _choose(self, item: Item, current: str, name: str) -> str:
-        if not name:
-            return f"You are talking to {current}. /agent NAME changes that; /agents lists them."
-        if name not in await agent_names(self._desk.link.client):
-            return f"There is no agent {name}; see /agents"
-        chosen = "" if name == self._desk.settings.agent else name
-        self._desk.journal.note(Chose(item.update.chat.id, chosen))
-        return f"You are talking to {name} now."
-
-    async def _answer(self, item: Item, text: str) -> bool:
-        """Says something of our own. Raises Blocked."""
-        desk = self._desk
-        if item.text is None:
-            desk.journal.note(Answering(item.id, text))
-        reply = Reply(desk.journal, desk.service, item, late_after=desk.bounds.late_after)
-        try:
-            await reply.close(text)
-        except Blocked:
-            raise
-        except ServiceError as error:
-            log.warning("an answer was not taken: %s", error)
-        await desk.journal.keep(Done(item.id))
-        return True
+        return await answer(self._desk, item, text)
 
 
 def is_urgent(item: Item) -> bool:

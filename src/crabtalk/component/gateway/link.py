@@ -9,12 +9,11 @@ from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
 
 from .backoff import Backoff
-from .errors import is_away
+from .errors import NOT_FOUND, is_away
 
 # No agent can have this name. A turn for such a guest waits for those before it in the
 # conversation, and ends without a word being kept: when it is over, so are they.
 NOBODY = ":"
-NOT_FOUND = 404
 PAGE = 500
 
 log = logging.getLogger(__name__)

@@ -45,8 +45,9 @@ class Posting:
         if message and (not is_open or self._asked.get(form.ask, form.current) == form.current):
             return
         is_unsure = filled is not None and not message
-        self._desk.journal.note(Formed(self._item.id, form.ask, filling(form, "")))
-        await self._desk.journal.flush()
+        await self._desk.journal.keep(
+            Formed(self._item.id, form.ask, Filled("", form.answers, sorted(form.settled), is_open))
+        )
 
         async def send(is_marked: bool) -> str:
             shown = f"{SENT_AGAIN}\n\n{text}" if is_marked else text
@@ -54,7 +55,9 @@ class Posting:
 
         sent = await once(send, is_unsure=is_unsure)
         self._asked[form.ask] = form.current
-        await self._desk.journal.keep(Formed(self._item.id, form.ask, filling(form, sent)))
+        latest = self._item.forms.get(form.ask) or Filled()
+        kept = Filled(sent, form.answers, sorted(form.settled), latest.is_open)
+        await self._desk.journal.keep(Formed(self._item.id, form.ask, kept))
 
     async def file(self, call: str, path: str, sender: str) -> None:
         """Sends a file of the agent's. Raises Blocked."""
@@ -127,10 +130,6 @@ async def patiently(work: Callable[[], Awaitable[None]]) -> None:
 
 async def nothing(work: Awaitable[None]) -> None:
     await work
-
-
-def filling(form: Form, message: str) -> Filled:
-    return Filled(message, form.answers, sorted(form.settled))
 
 
 def fitted(text: str, desk: Desk) -> str:

@@ -1,18 +1,16 @@
 """Turn: one update that an agent answers, from the journal to the last message of the answer.
 
-Two tasks: one talks to the daemon and never waits for the chat service, so that no stream is lost
-to a slow one; the other writes to the chat what has come so far. The turn is detached, so it goes
-on when this process dies; the next one finds out what became of it, from the conversation itself.
+One task talks to the daemon and never waits for the chat service, so that no stream is lost to a
+slow one; another, Writing, tells the chat. The turn is detached, so it goes on when this process
+dies; the next one finds out what became of it, from the conversation itself.
 """
 
 import asyncio
-import json
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
-from typing import TypeAlias
+
+import msgspec
 
 from crabtalk.client import ServerError
 from crabtalk.client.events import Event
@@ -20,57 +18,23 @@ from crabtalk.protocol import wire
 
 from .backoff import Backoff
 from .desk import Desk, spoken
-from .entries import Ask, Asking, Done, Filled, Formed, Item, Unasked
+from .entries import Ask, Asking, Done, Formed, Item, Unasked
 from .errors import BUSY, is_away
 from .forms import Form, restored
-from .posting import Posting, tell_back, wait_for_daemon
-from .reply import Reply, characters
-from .service import Away, Blocked, ServiceError, TryLater
+from .posting import tell_back, wait_for_daemon
+from .service import Away, Blocked, ServiceError, TryLater, Update
 from .told import Told, is_send_file, path_in, told
+from .writing import NO_ANSWER, Writing
 
 INTERRUPTED = "(The daemon stopped while it worked on this. Write something, and it goes on.)"
-NO_ANSWER = "(no answer)"
 STOPPED = "(stopped)"
 NOTES = {
     wire.STOP_REASON_CANCELLED: STOPPED,
     wire.STOP_REASON_MAX_ITERATIONS: "(stopped: it took as many steps as it may)",
     wire.STOP_REASON_LENGTH: "(cut off: the model's limit is reached)",
 }
-# Of the text of one turn that is kept for showing; the conversation has all of it.
-MOST_TEXT = 1024 * 1024
-STATUS = 120
-LABEL = 48
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """What was said so far is complete; what follows is said below it."""
-
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Show:
-    """A form has changed."""
-
-    form: Form
-    is_open: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class SendFile:
-    call: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    note: str
-
-
-Deed: TypeAlias = Close | Show | SendFile | End
 
 
 class Turn:
@@ -86,47 +50,42 @@ class Turn:
     ) -> None:
         self._desk = desk
         self.item = item
-        self._said = text
+        self._words = text
+        self._before = item.ask  # as an earlier process was about to say it
         self._guest = item.ask.guest if item.ask is not None else guest
         self._changed = changed
-        lead = f"**{self._guest}:** " if self._guest else ""
-        self._reply = Reply(
-            desk.journal, desk.service, item, lead=lead, late_after=desk.bounds.late_after
-        )
-        self._posting = Posting(desk, item)
-        self._text = ""
-        self._is_apart = False  # the next words begin a paragraph
-        self._calls: dict[str, tuple[str, str]] = {}  # running: name and arguments
-        self._deeds: deque[Deed] = deque()
-        self._news = asyncio.Event()
+        self.sender = item.ask.sender if item.ask is not None else desk.sender(item.update)
+        self.agent = item.ask.agent if item.ask is not None else desk.agent(item.update.chat)
+        self.writing = Writing(desk, item, self.sender, self._guest)
         self._talking: asyncio.Future[str] | None = None
+        self._is_stopped = False
+        self._is_settling = False
         self.form: Form | None = None
         self.has_begun = False  # the daemon has said so
-
-    @property
-    def sender(self) -> str:
-        return self.item.ask.sender if self.item.ask else self._desk.sender(self.item.update)
-
-    @property
-    def agent(self) -> str:
-        return self.item.ask.agent if self.item.ask else self._desk.agent(self.item.update.chat)
 
     @property
     def is_said(self) -> bool:
         """Whether the daemon was told, so that more can be said into it."""
         return self.item.ask is not None
 
+    @property
+    def may_ask(self) -> bool:
+        """Whether there is a question from before a restart that the daemon has yet to repeat."""
+        is_open = any(filled.is_open for filled in self.item.forms.values())
+        return self._is_settling and self.form is None and is_open
+
     async def run(self) -> None:
         """Until the answer is with its person, and the update done. Cancelled, the journal knows
         how far it was."""
         talking = self._talking = asyncio.ensure_future(self._talk())
-        typing = asyncio.ensure_future(self._type())
-        writing = asyncio.ensure_future(self._write())
-        tasks = (talking, typing, writing)
+        writing = asyncio.ensure_future(self.writing.work())
+        tasks = (talking, writing, asyncio.ensure_future(self.writing.typing()))
+        if self._is_stopped:
+            talking.cancel()
         try:
             await asyncio.wait((talking, writing), return_when=asyncio.FIRST_COMPLETED)
             if talking.done():
-                self._do(End(STOPPED if talking.cancelled() else talking.result()))
+                self.writing.end(STOPPED if talking.cancelled() else talking.result())
             await writing
         except Blocked as error:
             log.info("a chat does not want us any more: %s", error)
@@ -141,7 +100,8 @@ class Turn:
 
     def stop(self) -> None:
         """Before the daemon was told. Afterwards it is the daemon that stops it."""
-        if self._talking is not None and not self.is_said:
+        self._is_stopped = not self.is_said
+        if self._talking is not None and self._is_stopped:
             self._talking.cancel()
 
     async def _kill(self) -> None:
@@ -153,23 +113,21 @@ class Turn:
 
     async def _talk(self) -> str:
         """Until the turn is over: what is to be said at its end."""
-        is_unsure = self.item.ask is not None
         while True:
             try:
                 async with self._desk.turns:
-                    return await self._attempt(is_unsure)
-            except (ServerError, TimeoutError) as error:
-                if isinstance(error, ServerError) and error.code != BUSY:
+                    return await self._attempt()
+            except ServerError as error:
+                if error.code != BUSY:
                     return f"⚠️ {error.message}"
             except Exception as error:
                 if not is_away(error):
                     raise
-            self._calls = {}
+            self.writing.run_calls({})
             await wait_for_daemon(self._desk, self.item.update.chat)
-            is_unsure = self.item.ask is not None
 
-    async def _attempt(self, is_unsure: bool) -> str:
-        if is_unsure:
+    async def _attempt(self) -> str:
+        if self.is_said:  # perhaps
             found = await self._settle()
             await tell_back(self._desk, self.item.update.chat)
             if found.was_said:
@@ -181,30 +139,21 @@ class Turn:
 
     async def _ask(self) -> None:
         """Before the daemon is told, the journal is."""
-        desk, update = self._desk, self.item.update
-        sender, agent = desk.sender(update), desk.agent(update.chat)
-        files = await self._fetch(sender)
-        text = spoken(update, self._said or ("See these files." if files else ""))
-        if files:
-            text = "\n".join((f"{text}\n\nFiles:", *files))
-        offset = await desk.link.count(agent, sender)
+        text = self._before.text if self._before is not None else await self._text()
+        offset = await self._desk.link.count(self.agent, self.sender)
         ask = Ask(
-            kind="turn", agent=agent, sender=sender, text=text, guest=self._guest, offset=offset
+            kind="turn",
+            agent=self.agent,
+            sender=self.sender,
+            text=text,
+            guest=self._guest,
+            offset=offset,
         )
-        await desk.journal.keep(Asking(self.item.id, ask))
+        await self._desk.journal.keep(Asking(self.item.id, ask))
+        self._before = ask
 
-    async def _fetch(self, sender: str) -> list[str]:
-        backoff = Backoff()
-        while True:
-            try:
-                return await self._desk.files.fetch(sender, self.item.update)
-            except TryLater as error:
-                await backoff.wait(error.seconds)
-            except Away:
-                await backoff.wait()
-            except ServiceError as error:
-                log.warning("the files of a message cannot be had: %s", error)
-                return []
+    async def _text(self) -> str:
+        return await with_files(self._desk, self.item.update, self._words, self.sender)
 
     async def _follow(self) -> str:
         ask = self.item.ask
@@ -218,60 +167,46 @@ class Turn:
             cwd=str(directory),
             detach=True,
         )
-        has_begun = False
         try:
             async with aclosing(stream) as events:
                 async for event in events:
-                    has_begun = True
                     if isinstance(event, wire.StreamEnd):
+                        self._settled()
                         return ending(event)
                     self._hear(event)
         except ServerError as error:
-            if not has_begun and error.code == BUSY:
+            if not self.has_begun and error.code == BUSY:
                 self._desk.journal.note(Unasked(self.item.id))
             raise
         raise ConnectionError("the stream ended without an end")
 
     def _hear(self, event: Event) -> None:
+        writing = self.writing
         match event:
             case wire.StreamStart():
                 self.has_begun = True
                 self._changed()
             case wire.TextStartEvent():
-                self._is_apart = True
+                writing.begin_paragraph()
             case wire.StreamChunk():
-                self._add(event.content)
-            case wire.ToolStartEvent() if event.early:
-                self._calls = {call.id: (call.name, "") for call in event.calls}
+                writing.add(event.content)
             case wire.ToolStartEvent():
-                self._calls = {call.id: (call.name, call.arguments) for call in event.calls}
-                if not self._desk.service.limits.edits:
-                    self._do(Close(len(self._text)))
+                writing.run_calls({call.id: (call.name, call.arguments) for call in event.calls})
+                if not event.early:
+                    writing.close_part()
             case wire.ToolResultEvent():
-                self._returned(event)
+                name, arguments = writing.calls.pop(event.call_id, ("", ""))
+                if is_send_file(name) and not event.is_error:
+                    writing.send_file(event.call_id, path_in(arguments))
             case wire.AskUserEvent():
                 self._asked(event)
             case wire.ToolsCompleteEvent():
-                self._calls = {}
+                writing.run_calls({})
                 self._settled()
             case wire.UserSteeredEvent():
-                self._do(Close(len(self._text)))
+                writing.close()
             case _:
-                return
-        self._news.set()
-
-    def _add(self, words: str) -> None:
-        if self._is_apart and self._text:
-            self._text = f"{self._text.rstrip()}\n\n"
-        self._is_apart = False
-        if len(self._text) < MOST_TEXT:
-            self._text += words
-
-    def _returned(self, event: wire.ToolResultEvent) -> None:
-        name, arguments = self._calls.pop(event.call_id, ("", ""))
-        if is_send_file(name) and not event.is_error:
-            self._do(Close(len(self._text)))
-            self._do(SendFile(event.call_id, path_in(arguments)))
+                pass
 
     def _asked(self, event: wire.AskUserEvent) -> None:
         if self.form is not None and self.form.ask == event.ask_id:
@@ -280,28 +215,36 @@ class Turn:
         filled = self.item.forms.get(event.ask_id)
         if filled is not None:
             restored(self.form, filled.answers, filled.settled)
-        self._do(Close(len(self._text)))
-        self._do(Show(self.form))
+        self.writing.show(self.form)
         self._changed()
 
     def _settled(self) -> None:
         """Nobody waits for an answer any more, whoever gave one."""
         if self.form is not None:
-            self._do(Show(self.form, is_open=False))
-            self.form = None
+            self.writing.show(self.form, is_open=False)
+            self.forget(self.form)
             self._changed()
+
+    def forget(self, form: Form) -> None:
+        """It is answered, or nobody waits for it any more."""
+        filled = self.item.forms.get(form.ask)
+        if filled is not None:
+            closed = msgspec.structs.replace(filled, is_open=False)
+            self._desk.journal.note(Formed(self.item.id, form.ask, closed))
+        self.form = None
 
     # ── What became of it ───────────────────────────────────────────────────────────────────
 
     async def _settle(self) -> Told:
         """What a turn came to that was not watched to its end, when it is at its end."""
         ask = self.item.ask
-        assert ask is not None  # noqa: S101 - unsure is only what was asked
+        assert ask is not None  # noqa: S101 - only what was asked is unsure
         watching = asyncio.ensure_future(self._watch(ask))
-        self.has_begun = True
+        self.has_begun = self._is_settling = True
         try:
             await self._desk.link.over(ask.agent, ask.sender)
         finally:
+            self._is_settling = False
             watching.cancel()
             await asyncio.wait([watching])
         self._settled()
@@ -321,86 +264,10 @@ class Turn:
                         self._settled()
 
     def _tell(self, found: Told) -> str:
-        if characters(found.text) > characters(self._text):
-            self._text = found.text
+        self.writing.replace(found.text)
         for call, path in found.files:
-            if not self.item.files.get(call):
-                self._do(SendFile(call, path))
+            self.writing.send_file(call, path)
         return "" if found.is_complete else INTERRUPTED
-
-    # ── The chat ────────────────────────────────────────────────────────────────────────────
-
-    def _do(self, deed: Deed) -> None:
-        self._deeds.append(deed)
-        self._news.set()
-
-    def filled(self, form: Form) -> Formed:
-        """What to note of a form that somebody has just filled in a little more."""
-        self._do(Show(form))
-        before = self.item.forms.get(form.ask) or Filled()
-        return Formed(
-            self.item.id, form.ask, Filled(before.message, form.answers, sorted(form.settled))
-        )
-
-    async def _write(self) -> None:
-        """Until the end is written. Raises Blocked and Refused."""
-        limits = self._desk.service.limits
-        loop = asyncio.get_running_loop()
-        # Short answers are over before their first words have to be shown.
-        self._reply.not_before = loop.time() + (limits.edit_every if limits.edits else 0.0)
-        while True:
-            self._news.clear()
-            if self._deeds:
-                deed = self._deeds[0]
-                await self._carry_out(deed)
-                self._deeds.popleft()
-                if isinstance(deed, End):
-                    return
-                continue
-            if limits.edits and loop.time() >= self._reply.not_before:
-                await self._reply.show(self._text, self._status())
-            pause = self._reply.not_before - loop.time() if limits.edits else None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause if pause is not None and pause > 0 else None):
-                    await self._news.wait()
-
-    async def _carry_out(self, deed: Deed) -> None:
-        match deed:
-            case Close(length=length):
-                await self._reply.close(self._text[:length])
-            case Show(form=form, is_open=is_open):
-                await self._posting.form(form, is_open=is_open)
-            case SendFile(call=call, path=path):
-                await self._posting.file(call, path, self.sender)
-            case End(note=note):
-                self._reply.not_before = min(self._reply.not_before, self._soonest)
-                await self._reply.close(self._whole(note))
-
-    @property
-    def _soonest(self) -> float:
-        """When the end may be written: at once, unless there is a message to change first."""
-        loop = asyncio.get_running_loop()
-        return self._reply.not_before if self.item.message else loop.time()
-
-    def _whole(self, note: str) -> str:
-        text = "\n\n".join(filter(None, (self._text.rstrip(), note)))
-        if not text and not self.item.closed and not self.item.files:
-            return NO_ANSWER
-        return text
-
-    def _status(self) -> str:
-        """One line of what it is doing."""
-        if not self._calls:
-            return ""
-        labels = ", ".join(label(name, arguments) for name, arguments in self._calls.values())
-        return f"⚙ {labels if len(labels) <= STATUS else labels[: STATUS - 1] + '…'}"
-
-    async def _type(self) -> None:
-        every = self._desk.service.limits.typing_every
-        while every:
-            with suppress(ServiceError):
-                await self._desk.service.typing(self.item.update.chat)
-            await asyncio.sleep(every)
 
 
 def ending(end: wire.StreamEnd) -> str:
@@ -412,16 +279,23 @@ def ending(end: wire.StreamEnd) -> str:
     return NOTES.get(end.stop_reason, "")
 
 
-def label(name: str, arguments: str) -> str:
-    """A call in a word or two: `bash(ls)`."""
-    try:
-        given = json.loads(arguments or "{}")
-    except ValueError:
-        given = {}
-    values = (
-        [one for one in given.values() if isinstance(one, str)] if isinstance(given, dict) else []
-    )
-    if not values:
-        return name
-    line = " ".join(values[0].split())
-    return f"{name}({line if len(line) <= LABEL else line[: LABEL - 1] + '…'})"
+async def with_files(desk: Desk, update: Update, words: str, sender: str) -> str:
+    """What somebody said, as the agent reads it, with where the files are that came along.
+
+    Takes as long as the service needs to give them.
+    """
+    backoff = Backoff()
+    while True:
+        try:
+            files = await desk.files.fetch(sender, update)
+            break
+        except TryLater as error:
+            await backoff.wait(error.seconds)
+        except Away:
+            await backoff.wait()
+        except ServiceError as error:
+            log.warning("the files of a message cannot be had: %s", error)
+            files = ["- (they could not be fetched)"]
+            break
+    text = spoken(update, words or ("See these files." if files else ""))
+    return "\n".join((f"{text}\n\nFiles:", *files)) if files else text

@@ -14,10 +14,10 @@ from .calls import Calls
 from .config import GatewayConfig
 from .credentials import Credentials
 from .delivery import Delivery, reply
-from .entries import Opened, Renewed
+from .entries import Opened
 from .errors import AWAY, GatewayError, RelayAwayError, RelayRefusedError
 from .files import Files
-from .identity import Identity, identity_of
+from .identity import Identity
 from .inbox import Inbox
 from .journal import Journal
 from .live import Live
@@ -27,6 +27,7 @@ from .questions import Questions
 from .receipts import Receipts
 from .relay_http import RelayHttp
 from .relay_socket import RelaySocket
+from .renewal import Renewal
 from .sending import Sending
 from .teller import Teller, now_ms
 from .upkeep import ARCHIVED, Upkeep
@@ -37,10 +38,6 @@ PUSH = {
     "question": "An agent has a question.",
 }
 ARCHIVE_REQUESTED = "archiveRequested"
-# How long what is on its way may take to be at the relay, before another session begins. Seconds.
-SETTLE_WITHIN = 10.0
-# Where a session that was renewed says which generation goes on.
-CONTINUED = "continuedAs"
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +61,8 @@ class Conversation:
         self._socket: RelaySocket | None = None
         self._closed = asyncio.Event()  # the session has to be opened
         self._closed.set()
+        self._is_first = True  # it was not opened since this process began
         self._deleted_at = 0  # by a device; what was said before is not wanted any more
-        self._sent = asyncio.Event()  # something is at the relay
-        self._renewed = asyncio.Event()
-        self._renewing = asyncio.Lock()
         self._group: asyncio.TaskGroup | None = None
         self._asks: tuple[Ask, ...] = ()
         self.live = Live(identity.agent)
@@ -77,7 +72,7 @@ class Conversation:
         self.mirror = Mirror(
             identity, self.teller, backfill=config.backfill, most_bytes=config.journal_bytes
         )
-        self.mirror.cleared = self._cleared
+        self.mirror.cleared = self._clear
         self.outbox = Outbox(identity, journal, relay, is_compat=config.compat)
         self.outbox.sent = self._has_sent
         files = Files(identity, journal, relay, config.directory)
@@ -92,6 +87,16 @@ class Conversation:
         self.inbox = Inbox(identity, journal, relay, self.delivery.wake)
         self.upkeep = Upkeep(
             identity, self.mirror, self.questions, credentials, config, self.calls.names
+        )
+        self.renewal = Renewal(
+            identity,
+            journal,
+            relay,
+            credentials,
+            self.mirror,
+            self.inbox,
+            self.upkeep,
+            self.take_leave,
         )
         self.outbox.lost = self.inbox.lost = self.sending.lost = self._lose
 
@@ -114,7 +119,7 @@ class Conversation:
                     self.upkeep.work(),
                 ]
                 tasks = [self._group.create_task(part) for part in parts]
-                await self._renewed.wait()
+                await self.renewal.is_done.wait()
                 for task in tasks:
                     task.cancel()
         finally:
@@ -162,6 +167,9 @@ class Conversation:
             self._notify("question")
         self.upkeep.wake()
 
+    def _clear(self) -> None:
+        self._spawn(self.renewal.clear())
+
     # ── The relay ───────────────────────────────────────────────────────────────────────────
 
     async def _keep_open(self) -> None:
@@ -181,12 +189,17 @@ class Conversation:
     async def _open(self) -> None:
         sealed = self.identity.sealer.seal(self.upkeep.metadata())
         session = await self._relay.session(self.identity.tag, sealed, self.identity.data_key)
-        opened = id_of(session)
+        opened = str(session["id"])
         self.upkeep.records.open(session)
         if opened != self.session:
-            if await self._has_gone_on():
+            if await self.renewal.follow(self.upkeep.records.value("metadata")):
                 return
             await self._begin(opened, is_old=bool(session.get("seq")))
+        elif self._is_first:
+            # A former process has put it away, and no word has come since.
+            state = self.upkeep.records.value("metadata").get("lifecycleState")
+            self.upkeep.is_archived = state == ARCHIVED and not self.mirror.is_thinking
+        self._is_first = False
         self._deleted_at = 0
         self._closed.clear()
         for part in (self.outbox, self.inbox, self.sending, self.upkeep):
@@ -211,16 +224,8 @@ class Conversation:
         await self.journal.flush()
         self.mirror.begin(anew=not is_first)
 
-    async def _has_gone_on(self) -> bool:
-        """Whether a later session is this conversation's, of which our journal knows nothing."""
-        following = self.upkeep.records.value("metadata").get(CONTINUED)
-        if self.session or not isinstance(following, int) or following <= self.identity.generation:
-            return False
-        await self._go_on_as(following)
-        return True
-
     def _has_sent(self) -> None:
-        self._sent.set()
+        self.renewal.has_sent()
         self.mirror.wake()
 
     def _lose(self) -> None:
@@ -253,7 +258,7 @@ class Conversation:
                 self._lose()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._group is not None and not self._renewed.is_set():
+        if self._group is not None and not self.renewal.is_done.is_set():
             self._group.create_task(quietly(work))
         else:
             work.close()
@@ -297,72 +302,13 @@ class Conversation:
             self.upkeep.is_archived = False
             self._lose()  # a relay listens to it again once it was opened again
 
-    # ── Generations ─────────────────────────────────────────────────────────────────────────
-
-    def _cleared(self) -> None:
-        self._spawn(self._renew_cleared())
-
-    async def _renew_cleared(self) -> None:
-        if not self._renewing.locked():
-            await self.renew(is_cleared=True)
-
-    async def renew(self, *, is_cleared: bool = False) -> str:
-        """Puts this session away for good, and begins another with another key; its id. Raises
-        GatewayError, RelayAwayError and RelayRefusedError, and then all is as it was."""
-        async with self._renewing:
-            if self._renewed.is_set() or not self.session:
-                raise GatewayError("another session is about to begin; try again")
-            if self.mirror.is_thinking:
-                raise GatewayError("the agent is at work; stop it, or wait, and try again")
-            await self._settle()
-            generation = self.identity.generation + 1
-            following = await self._made(generation)
-            told = {"lifecycleState": ARCHIVED, CONTINUED: generation, "continuedBy": following}
-            if not await self.upkeep.tell(**told):
-                raise RelayAwayError("the relay does not take the session's metadata; try again")
-            self.upkeep.is_archived = True
-            await self._take_leave()
-            await self._go_on_as(generation, is_cleared=is_cleared)
-            return following
-
-    async def _settle(self) -> None:
-        """Until the session has all that belongs to it."""
-        book = self.journal.book
-        try:
-            async with asyncio.timeout(SETTLE_WITHIN):
-                while book.unsent or book.due is not None:
-                    self._sent.clear()
-                    await self._sent.wait()
-        except TimeoutError:
-            raise GatewayError("something waits to be sent still; try again later") from None
-
-    async def _made(self, generation: int) -> str:
-        identity = self.identity
-        following = identity_of(self._credentials, identity.agent, identity.sender, generation)
-        metadata = {**self.upkeep.metadata(), "lifecycleState": "running"}
-        sealed = following.sealer.seal(metadata)
-        return id_of(await self._relay.session(following.tag, sealed, following.data_key))
-
-    async def _take_leave(self) -> None:
-        socket = self._socket
-        if socket is None:
-            return
-        for name in self.calls.names:
-            await socket.tell("rpc-unregister", {"method": f"{self.session}:{name}"})
-        await self.bye(socket)
-
-    async def _go_on_as(self, generation: int, *, is_cleared: bool = False) -> None:
-        identity = self.identity
-        self.journal.note(Renewed(identity.agent, identity.sender, generation, is_cleared))
-        await self.journal.flush()
-        self._renewed.set()
-
-
-def id_of(session: dict[str, Any]) -> str:
-    found = str(session.get("id", ""))
-    if not found:
-        raise RelayAwayError("the relay gave a session without an id")
-    return found
+    async def take_leave(self) -> None:
+        """Nobody answers for this session any longer."""
+        if self._socket is not None:
+            for name in self.calls.names:
+                method = f"{self.session}:{name}"
+                await self._socket.tell("rpc-unregister", {"method": method})
+            await self.bye(self._socket)
 
 
 async def quietly(work: Coroutine[Any, Any, None]) -> None:

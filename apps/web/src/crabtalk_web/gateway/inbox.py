@@ -62,6 +62,11 @@ class Inbox:
         self._must_fetch = True
         self._news.set()
 
+    async def catch_up(self) -> None:
+        """All that was said by now is in the journal. Raises what the relay raises."""
+        await self._fetch()
+        await self._journal.flush()
+
     async def work(self) -> None:
         """Until cancelled. What is not in the journal by then is looked at again."""
         backoff = Backoff()

@@ -155,7 +155,7 @@ class Machine:
         if found is None:
             raise GatewayError(f"there is no such agent; there are {', '.join(sorted(known))}")
         if given.get("fresh") is True:
-            return await found.renew()
+            return await found.renewal.carry_out()
         found.reopen()
         return found.session
 

@@ -40,12 +40,12 @@ class RelayHttp:
     # ── Sessions and machines ───────────────────────────────────────────────────────────────
 
     async def session(self, tag: str, metadata: str, data_key: str) -> dict[str, Any]:
-        """The session of this tag, made if there is none."""
+        """The session of this tag, made if there is none. It has an `id`."""
         body = {"tag": tag, "metadata": metadata, "dataEncryptionKey": data_key}
-        return table(table(await self.post("/v1/sessions", body)).get("session"))
-
-    async def archive(self, session: str) -> None:
-        await self.post(f"/v1/sessions/{quote(session)}/archive", {})
+        found = table(table(await self.post("/v1/sessions", body)).get("session"))
+        if not isinstance(found.get("id"), str) or not found["id"]:
+            raise RelayAwayError("the relay gave a session without an id")
+        return found
 
     async def machine(self, machine: str, metadata: str, state: str, data_key: str) -> None:
         body = {
@@ -63,8 +63,13 @@ class RelayHttp:
     # ── Messages ────────────────────────────────────────────────────────────────────────────
 
     async def append(self, session: str, messages: Sequence[Mapping[str, str]]) -> None:
-        """At most a hundred. One whose local id is known is not kept twice."""
-        await self.post(f"/v3/sessions/{quote(session)}/messages", {"messages": list(messages)})
+        """At most a hundred, all of which the relay says it has. One whose local id is known is not
+        kept twice."""
+        path = f"/v3/sessions/{quote(session)}/messages"
+        kept = table(await self.post(path, {"messages": list(messages)})).get("messages")
+        rows = [row for row in kept if isinstance(row, dict)] if isinstance(kept, list) else []
+        if not {each["localId"] for each in messages} <= {row.get("localId") for row in rows}:
+            raise RelayAwayError("the relay does not say that it has what it was sent")
 
     async def after(self, session: str, seq: int) -> tuple[list[dict[str, Any]], bool]:
         """The next messages, and whether there are more."""

@@ -56,12 +56,14 @@ class Sending:
         await self._journal.flush()
         try:
             event = await self._files.send(Path(file.path))
-        except GatewayError as error:
-            self._teller.say(f"**Error:** {error}", file)
-            return
-        except RelayRefusedError as error:
-            if error.is_passing or error.status == 404:
+        except RelayAwayError:
+            raise
+        except Exception as error:
+            if isinstance(error, RelayRefusedError) and (error.is_passing or error.status == 404):
                 raise
+            if not isinstance(error, GatewayError | RelayRefusedError):
+                log.exception("a file cannot be sent")
+            # It is given up: one that can never be sent must not keep back the others.
             self._teller.say(f"**Error:** {error}", file)
             return
         if (book.session, book.sending.get(file.key)) == (session, file):

@@ -1,5 +1,5 @@
-// The service worker: keeps the page's own files, so that it opens at once and without a connection.
-// It keeps nothing else: what is said goes past it, and is kept sealed by the page itself.
+// The service worker: keeps the page's own files, so that it opens at once, with or without a
+// connection. It keeps nothing else: what is said goes past it, and is kept sealed by the page.
 
 // The relay puts the page's own version here. A browser compares this file alone, so any change to
 // the page shows as a change to this line.

@@ -6,7 +6,7 @@ or a socket. What cannot be opened is None, never an error.
 """
 
 from .backup import from_backup_text, to_backup_text
-from .binding import Bound, Replays, bind, bound_of
+from .binding import Bound, bind, bound_of
 from .boxes import open_box, seal_box, unwrap_key, wrap_key
 from .keys import (
     KEY_SIZE,
@@ -38,7 +38,6 @@ __all__ = [
     "LegacySealer",
     "MasterSecret",
     "PairingSecret",
-    "Replays",
     "Sealer",
     "approve_link",
     "approve_with_content_key",

@@ -4,7 +4,6 @@ One key seals a session's messages, its metadata and the calls made to it, so a 
 could show one as another, or an old call again. Readers that know nothing of this ignore the key.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,20 +29,3 @@ def bound_of(value: object) -> Bound | None:
         case [str(purpose), str(record), int(counter)] if not isinstance(counter, bool):
             return Bound(purpose, record, counter)
     return None
-
-
-class Replays:
-    """Sealed texts of late. No two honest ones are alike: each has a nonce of its own."""
-
-    def __init__(self, capacity: int = 10_000) -> None:
-        self._capacity = capacity
-        self._seen: OrderedDict[str, None] = OrderedDict()
-
-    def is_new(self, sealed: str) -> bool:
-        """True once for each text; the oldest are forgotten."""
-        if sealed in self._seen:
-            return False
-        self._seen[sealed] = None
-        if len(self._seen) > self._capacity:
-            self._seen.popitem(last=False)
-        return True

@@ -23,8 +23,8 @@ USERS = (Text, File)
 
 
 def encode(envelope: Envelope, *, is_compat: bool = False) -> bytes:
-    """JSON. `is_compat` is for readers that draw certain tools by names which are no hyphenated words,
-    and that look for tokens outside of turns. Raises EnvelopeError."""
+    """JSON. `is_compat` is for readers that draw certain tools by names of their own, and that look
+    for tokens outside of turns. Raises EnvelopeError."""
     check(envelope, is_compat=is_compat)
     try:
         data = msgspec.json.encode(envelope)

@@ -1,5 +1,5 @@
-// Backup words: the master secret as letters that a person can write down. Base32 in groups of five;
-// the digits it does not have are read as the letters they look like.
+// Backup words: the master secret as letters that a person can write down. Base32 in groups of
+// five; the digits it does not have are read as the letters they look like.
 
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 const LOOKS_LIKE = { 0: "O", 1: "I", 8: "B", 9: "G" };

@@ -1,5 +1,5 @@
-// Boxes: sealed for one reader, by anybody who knows that reader's public key. A bundle is the public
-// half of a key made for this box alone, a nonce, and NaCl's box.
+// Boxes: sealed for one reader, by anybody who knows that reader's public key. A bundle is the
+// public half of a key made for this box alone, a nonce, and NaCl's box.
 
 import { joined, random } from "./bytes.js";
 import { exchangeKeys, KEY_SIZE, sharedSecret } from "./keys.js";

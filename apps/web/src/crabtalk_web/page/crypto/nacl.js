@@ -1,5 +1,5 @@
-// The curves of NaCl, for browsers that have none of their own: X25519 and Ed25519. In whole numbers
-// of any size: slow, short, and used a few times.
+// The curves of NaCl, for browsers that have none of their own: X25519 and Ed25519. In whole
+// numbers of any size: slow, short, and used a few times.
 
 import { joined } from "./bytes.js";
 

@@ -1,5 +1,5 @@
-// Sealing: values of one record, under its key: 00, a nonce, AES-256-GCM. Keys are the browser's, and
-// give their bytes to nobody.
+// Sealing: values of one record, under its key: 00, a nonce, AES-256-GCM. Keys are the browser's,
+// and give their bytes to nobody.
 
 import { fromBase64, fromUtf8, joined, random, toBase64, toUtf8 } from "./bytes.js";
 

@@ -85,7 +85,7 @@ function words(bytes) {
   return new Uint32Array(bytes.slice().buffer);
 }
 
-/** Twenty rounds over `input`, into `out`. Written out: loops over tables take five times as long. */
+/** Twenty rounds over `input`, into `out`. Written out: loops over a table take far longer. */
 function mix(out, input) {
   let [x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15] = [
     input[0] | 0, input[1] | 0, input[2] | 0, input[3] | 0,

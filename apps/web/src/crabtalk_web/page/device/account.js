@@ -102,7 +102,7 @@ export class Account {
   }
 }
 
-/** What the relay and the new device have sealed for each other is opened with the pair's secret. */
+/** What was sealed for the pair that this secret is of. */
 export const openFor = async (secret, text) => {
   const bundle = typeof text === "string" ? fromBase64(text) : null;
   return bundle === null ? null : openBox(secret, bundle);

@@ -4,21 +4,23 @@
 import { toWords, fromWords } from "../crypto/backup.js";
 import { random, toBase64 } from "../crypto/bytes.js";
 import { importKey, open } from "../crypto/sealing.js";
+import { Backoff } from "../relay/backoff.js";
+import { expect } from "../relay/errors.js";
 import { Http } from "../relay/http.js";
 import { Socket } from "../relay/socket.js";
 import { Account } from "./account.js";
+import { clientName } from "./client.js";
 import { Files } from "./files.js";
 import { Filler, whenIdle } from "./filler.js";
 import { invite, join, seedOf } from "./invitation.js";
 import { Observable } from "./observable.js";
 import { Outbox } from "./outbox.js";
+import { Roster } from "./roster.js";
 import { Search } from "./search.js";
-import { Session } from "./session.js";
 import { Store } from "./store.js";
 import { whenWiped, wipe } from "./wiping.js";
 
 const SECRET = 32;
-const PAGE = 200;
 
 /** Dispatches `change` when its stage, its connection or its list of sessions is another. */
 export class Device extends Observable {
@@ -32,11 +34,13 @@ export class Device extends Observable {
   socket = new Socket();
   files = null;
   outbox = null;
+  roster = null;
 
-  #sessions = new Map();
   #search = new Search();
-  #filler = new Filler(() => this.sessions, () => this.connection.state === "online");
+  #filler = new Filler(() => this.sessions, () => this.isOnline);
   #syncing = null;
+  #isWired = false;
+  #backoff = new Backoff();
 
   /** As this browser knows it. Never fails for one that is new here. */
   static async open() {
@@ -93,8 +97,9 @@ export class Device extends Observable {
   async #logIn(account) {
     const stranger = new Http("", this.http.client);
     const { nonce } = await stranger.post("/v1/auth/nonce", {});
+    expect(typeof nonce === "string");
     const { token } = await stranger.post("/v1/auth", await account.login(nonce));
-    return token;
+    return expect(typeof token === "string" && token, token);
   }
 
   async #keep(account, token) {
@@ -128,16 +133,18 @@ export class Device extends Observable {
 
   async machines() {
     const rows = await this.http.get("/v1/machines");
+    expect(Array.isArray(rows));
     return Promise.all(rows.map(async ({ id, metadata, dataEncryptionKey, active, activeAt }) => {
       const bytes = await this.account.recordKey(dataEncryptionKey);
       const told = (bytes && (await open(await importKey(bytes), metadata))) || {};
-      return { id, name: told.displayName ?? told.host ?? id, host: told.host ?? "", active, activeAt };
+      const { host = "", displayName = host || id } = told;
+      return { id, name: displayName, host, active, activeAt };
     }));
   }
 
   async devices() {
     const { devices } = await this.http.get("/v1/devices");
-    return devices.map(({ id, kind, client, createdAt, seenAt, current }) =>
+    return expect(Array.isArray(devices), devices).map(({ id, kind, client, createdAt, seenAt, current }) =>
       ({ id, kind, client, createdAt, lastSeenAt: seenAt, isThis: current }));
   }
 
@@ -145,7 +152,7 @@ export class Device extends Observable {
     await this.http.delete(`/v1/devices/${encodeURIComponent(id)}`);
   }
 
-  /** The browser knows nothing of us afterwards; the relay, if it can be reached, does not either. */
+  /** The browser knows nothing of us afterwards; nor does the relay, if it can be reached. */
   async logOut() {
     this.socket.close();
     if (this.account && !this.isRevoked) {
@@ -157,20 +164,26 @@ export class Device extends Observable {
     this.store = null;
     this.account = null;
     this.isRevoked = false;
-    this.#sessions.clear();
+    this.roster = null;
+    this.#search = new Search();
     this.stage = "new";
     this.changed();
   }
 
   // ── Sessions ────────────────────────────────────────────────────────────────────────────────
 
+  get isOnline() {
+    return this.connection.state === "online";
+  }
+
   /** Those with the latest activity first. */
   get sessions() {
-    return [...this.#sessions.values()].sort((a, b) => b.updatedAt - a.updatedAt);
+    const found = [...(this.roster?.sessions.values() ?? [])];
+    return found.sort((a, b) => b.updatedAt - a.updatedAt);
   }
 
   session(id) {
-    return this.#sessions.get(id) ?? null;
+    return this.roster?.sessions.get(id) ?? null;
   }
 
   /** Hits over everything on this device, as an async iterator. */
@@ -185,7 +198,9 @@ export class Device extends Observable {
     if (this.store) return;
     this.store = await Store.open();
     this.files = new Files(this.store, this.http);
-    this.outbox = new Outbox(this.store, this.http, this.files, (id) => this.session(id));
+    const sessionOf = (id) => this.session(id);
+    this.outbox = new Outbox(this.store, this.http, this.files, sessionOf, () => this.isOnline);
+    this.roster = new Roster(this);
   }
 
   async #start(account) {
@@ -193,34 +208,19 @@ export class Device extends Observable {
     this.http.token = account.token;
     this.http.onRevoked = () => this.#revoked();
     this.isRevoked = false;
-    await Promise.all([this.#recall(), this.outbox.open()]);
+    await Promise.all([this.roster.recall(), this.outbox.open()]);
     this.stage = "ready";
     if (!this.#isWired) this.#wire();
     this.socket.open(account.token);
     this.changed();
   }
 
-  /** Sessions as they were on disk, before anybody was asked. */
-  async #recall() {
-    const tables = ["sessions", "marks", "drafts"].map((name) => this.store.all(name));
-    const [rows, marks, drafts] = await Promise.all(tables);
-    const [marked, begun] = [byId(marks), byId(drafts)];
-    await Promise.all(rows.map(async (row) => {
-      const session = new Session(this, row);
-      await session.take(row);
-      await session.recall(marked.get(row.id), begun.get(row.id));
-      this.#sessions.set(row.id, session);
-    }));
-  }
-
-  #isWired = false;
-
   #wire() {
     this.#isWired = true;
     this.socket.addEventListener("state", () => this.#connected());
     this.socket.addEventListener("refused", () => this.#revoked());
     this.socket.addEventListener("update", ({ detail }) => this.#update(detail?.body ?? {}));
-    this.socket.addEventListener("ephemeral", ({ detail }) => this.#ephemeral(detail ?? {}));
+    this.socket.addEventListener("ephemeral", ({ detail }) => this.roster.hear(detail ?? {}));
     addEventListener("online", () => this.socket.hurry());
     addEventListener("offline", () => this.socket.check());
     document.addEventListener("visibilitychange", () => !document.hidden && this.socket.check());
@@ -233,8 +233,8 @@ export class Device extends Observable {
     this.connection = { state, since, problem, retryAt };
     this.changed();
     if (state !== "online") return;
-    for (const session of this.#sessions.values()) session.resume();
-    this.#sync();
+    for (const session of this.sessions) session.resume();
+    this.#sync().catch((error) => this.#failed(error));
   }
 
   #revoked() {
@@ -250,90 +250,38 @@ export class Device extends Observable {
   /** All that may have happened while nobody told us. */
   async #sync() {
     this.outbox.send();
-    this.#syncing ??= this.#list().finally(() => (this.#syncing = null));
+    this.#syncing ??= this.roster.list().finally(() => (this.#syncing = null));
     const isDone = await this.#syncing.then(() => true, () => false);
-    if (!isDone) return;
+    if (!isDone) {
+      this.#backoff.plan(() => this.isOnline && this.#sync());
+      return;
+    }
+    this.#backoff.reset();
     // Those that somebody looks at first.
     const behind = this.sessions.filter((one) => one.isOpen || one.isBehind);
     for (const session of behind.sort((a, b) => b.isOpen - a.isOpen)) {
       await session.catchUp(session.row.seq);
     }
     this.outbox.send();
+    await this.#fill();
+  }
+
+  async #fill() {
     await this.#filler.start();
     await this.#search.prepare(this.sessions, whenIdle);
   }
 
-  async #list() {
-    const found = new Set();
-    for (let cursor = ""; cursor !== null; ) {
-      const after = cursor && `&cursor=${encodeURIComponent(cursor)}`;
-      const page = await this.http.get(`/v2/sessions?limit=${PAGE}${after}`);
-      await Promise.all(page.sessions.map((row) => this.#take(row)));
-      for (const { id } of page.sessions) found.add(id);
-      cursor = page.hasNext ? page.nextCursor : null;
-    }
-    for (const id of this.#sessions.keys()) {
-      if (!found.has(id)) await this.#forget(id);
-    }
-    this.changed();
-  }
-
-  async #take(row) {
-    let session = this.#sessions.get(row.id);
-    const isNew = !session;
-    session ??= new Session(this, { ...row, key: null });
-    // Once for each session: it is kept as the browser's own from then on.
-    const bytes = session.key ? null : await this.account.recordKey(row.dataEncryptionKey);
-    await session.take(bytes ? { ...row, key: await importKey(bytes) } : row);
-    if (isNew) this.#sessions.set(row.id, session);
-    await this.store.put("sessions", session.row);
-    return session;
-  }
-
-  async #forget(id) {
-    this.#sessions.delete(id);
-    await this.outbox.forget(id);
-    const all = IDBKeyRange.bound([id, 0], [id, Infinity]);
-    const own = ["sessions", "marks", "spans", "drafts"];
-    await this.store.change([...own, "messages"], async (tables) => {
-      for (const name of own) tables[name].delete(id);
-      tables.messages.delete(all);
-    });
-    this.changed();
-  }
-
   async #update(body) {
-    const session = this.#sessions.get(body.sid ?? body.id);
-    if (body.t === "new-message" && session) {
-      session.hear(body.message);
-    } else if (body.t === "new-session") {
-      await this.#take(body);
-      this.changed();
-      this.#filler.start();
-    } else if (body.t === "update-session" && session) {
-      await this.#take({ id: body.id, ...told("metadata", body), ...told("agentState", body) });
-      this.changed();
-    } else if (body.t === "delete-session") {
-      await this.#forget(body.sid);
+    try {
+      await this.roster.update(body);
+      if (body.t === "new-session") await this.#fill();
+    } catch (error) {
+      this.#failed(error);
     }
   }
 
-  #ephemeral(told) {
-    if (told.type === "activity") this.#sessions.get(told.id)?.active(told);
-    if (told.type === "activity" || told.type === "machine-activity") this.changed();
+  /** Whoever logs out in the middle of something has nothing left to do it with. */
+  #failed(error) {
+    if (this.store && !this.store.isGone) throw error;
   }
-}
-
-const told = (part, { [part]: news }) =>
-  news ? { [part]: news.value, [`${part}Version`]: news.version } : {};
-const byId = (rows) => new Map(rows.map((row) => [row.id, row]));
-
-/** How this device is called in lists of devices. */
-function clientName() {
-  const agent = globalThis.navigator?.userAgent ?? "";
-  const browsers = [["Edg/", "Edge"], ["Firefox/", "Firefox"], ["Chrome/", "Chrome"], ["Safari/", "Safari"]];
-  const systems = ["Android", "iPhone", "iPad", "Windows", "Mac OS", "Linux"];
-  const browser = browsers.find(([mark]) => agent.includes(mark))?.[1] ?? "a browser";
-  const system = systems.find((name) => agent.includes(name)) ?? "";
-  return `web/${browser}${system && ` on ${system}`}`;
 }

@@ -15,7 +15,7 @@ export class Digest {
     return { seen, counted, unread, previewSeq, isWorking };
   }
 
-  /** Entries by number, up to `high`. What was there before this device was is not new to anybody. */
+  /** Entries by number, up to `high`. What was there before this device was is not new. */
   take(entries, high) {
     if (this.isNew) this.seen = high;
     this.isNew = false;

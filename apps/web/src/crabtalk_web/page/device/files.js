@@ -2,6 +2,7 @@
 
 import { openFile } from "../crypto/blobs.js";
 import { blobKey } from "../crypto/keys.js";
+import { expect } from "../relay/errors.js";
 
 // What the relay takes, less the nonce and the tag of a sealed file.
 export const LARGEST = 10 * 1024 * 1024 - 40;
@@ -51,6 +52,7 @@ export class Files {
     }
     const where = `/v1/sessions/${session.id}/attachments/request-download`;
     const { downloadUrl } = await this.#http.post(where, { ref: row.ref }, { signal });
+    expect(typeof downloadUrl === "string");
     const size = row.size + 40;
     const sealed = await this.#http.download(downloadUrl, { size, signal, onProgress });
     await this.keep(row.ref, sealed);

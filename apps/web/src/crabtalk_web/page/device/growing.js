@@ -1,6 +1,6 @@
-// The text that is being written, from what a gateway answers and from the rows that have come. Each
-// piece becomes one envelope; its words are shown until that is a row, and not for a moment longer,
-// so that nothing is on the screen twice, or not at all.
+// The text that is being written, from what a gateway answers and from the rows that have come.
+// Each piece becomes one envelope; its words are shown until that is a row, and not for a moment
+// longer, so that nothing is on the screen twice, or not at all.
 
 import { hueOf } from "../story/agents.js";
 
@@ -39,7 +39,7 @@ export class Growing {
     let piece = this.#pieces.find(({ number }) => number === segment);
     if (!piece && text && !this.#turns.has(turn)) {
       const guest = subagent && { id: subagent, name: speaker, kind: "guest", hue: hueOf(speaker) };
-      piece = { number: segment, text: "", next: 0, thinking: thinking === true, subagent };
+      piece = { number: segment, text: "", next: 0, thinking: thinking === true, turn, subagent };
       Object.assign(piece, { speaker: guest || null, isRow: false });
       this.#pieces.push(piece);
     }
@@ -56,13 +56,14 @@ export class Growing {
   settle({ id, subagent, turn, ev }) {
     if (ev.t === "turn-end") {
       remember(this.#turns, turn);
-      this.#pieces = [];
+      this.#pieces = this.#pieces.filter((piece) => piece.turn !== turn);
     }
     if (ev.t !== "text") return;
     remember(this.#rows, id);
     // A row can be quicker than the answer that says which piece it was.
-    const piece = this.#pieces.find((one) => !one.isRow && one.thinking === ev.thinking
-      && one.subagent === subagent && ev.text.startsWith(one.text.trim()));
+    const piece = this.#pieces.find((one) => !one.isRow && one.turn === turn
+      && one.thinking === ev.thinking && one.subagent === subagent
+      && ev.text.startsWith(one.text.trim()));
     if (piece) Object.assign(piece, { isRow: true, row: ev.text });
     this.#tidy();
   }

@@ -4,6 +4,7 @@
 // message that comes by the socket counts only when it is the next one; else what is missing is
 // fetched. What was read is kept on disk behind the screen's back: after a crash it is read again.
 
+import { expect } from "../relay/errors.js";
 import { readMessage } from "../story/bodies.js";
 import { Story } from "../story/story.js";
 import { latestHole, spanOf, withSpan } from "./spans.js";
@@ -28,12 +29,20 @@ export class History {
   #cursor = -1; // not known yet
   #low = 0; // the first number in the story; 0 when nothing was read into it
   #line = Promise.resolve();
+  #wanted = null; // an older page that is being read
+  #heard = []; // by the socket, and not looked at yet
 
   /** `session` opens what is sealed, and is told of entries and of changes. */
   constructor(session, store, http) {
     this.#session = session;
     this.#store = store;
     this.#http = http;
+  }
+
+  /** What is on disk, where that was read already. */
+  recall(spans) {
+    this.#spans = spans;
+    this.#cursor = spans.at(-1)?.[1] ?? -1;
   }
 
   get hasOlder() {
@@ -70,13 +79,17 @@ export class History {
     this.#low = 0;
   }
 
-  /** By the socket. */
+  /** By the socket. All that has come while something else was done is looked at together. */
   hear(message) {
+    this.#heard.push(message);
+    if (this.#heard.length > 1) return this.#line;
     return this.#inLine(async () => {
       await this.#known();
-      if (message.seq <= this.#cursor) return;
-      if (message.seq !== this.#cursor + 1) return this.#fetchNew(message.seq);
-      await this.#take([message], message.seq, message.seq);
+      const fresh = this.#heard.splice(0).filter((one) => one.seq > this.#cursor);
+      const next = fresh.sort((a, b) => a.seq - b.seq).filter(isNext(this.#cursor));
+      if (next.length) await this.#take(next, this.#cursor + 1, next.at(-1).seq);
+      const last = fresh.at(-1)?.seq ?? 0;
+      if (last > this.#cursor) await this.#fetchNew(last);
     });
   }
 
@@ -90,7 +103,8 @@ export class History {
 
   /** One more page into the story. Raises AwayError, RefusedError. */
   loadOlder() {
-    return this.#inLine(() => this.#older());
+    this.#wanted ??= this.#inLine(() => this.#older()).finally(() => (this.#wanted = null));
+    return this.#wanted;
   }
 
   /** Until that message is in the story. */
@@ -187,9 +201,10 @@ export class History {
 
   async #page(query) {
     const page = await this.#http.get(`/v3/sessions/${this.#session.id}/messages?${query}`);
-    const messages = Array.isArray(page.messages) ? page.messages : [];
-    const isMessage = (one) => Number.isSafeInteger(one?.seq) && one.seq > 0;
-    return { messages: messages.filter(isMessage), hasMore: page.hasMore === true };
+    const { messages, hasMore } = page;
+    // What is taken for a page that is none would leave a hole that nobody looks for.
+    expect(Array.isArray(messages) && messages.every(isMessage) && typeof hasMore === "boolean");
+    return { messages, hasMore };
   }
 
   // ── Into the story, and onto the disk ───────────────────────────────────────────────────────
@@ -217,8 +232,8 @@ export class History {
 
   async #known() {
     if (this.#spans) return;
-    this.#spans = (await this.#store.get("spans", this.#session.id))?.spans ?? [];
-    this.#cursor = this.#spans.at(-1)?.[1] ?? -1;
+    const kept = await this.#store.get("spans", this.#session.id);
+    if (!this.#spans) this.recall(kept?.spans ?? []);
   }
 
   async #kept(low, high) {
@@ -251,3 +266,11 @@ export class History {
     return done;
   }
 }
+
+/** True for those that follow a number without a hole, each once. */
+const isNext = (cursor) => (message) => {
+  if (message.seq !== cursor + 1) return false;
+  cursor += 1;
+  return true;
+};
+const isMessage = (one) => Number.isSafeInteger(one?.seq) && one.seq > 0;

@@ -1,7 +1,7 @@
-// Bringing another device in. The device that invites makes a seed, and shows it as a link; whoever
-// opens the link derives the same pair of keys of it, asks the relay under the public half, and gets
-// the master secret in a box that only this pair opens. The seed stands where browsers do not send
-// it, serves once, and for five minutes.
+// Bringing another device in. The device that invites makes a seed, and shows it as a link;
+// whoever opens the link derives the same pair of keys of it, asks the relay under the public
+// half, and gets the master secret in a box that only this pair opens. The seed stands where
+// browsers do not send it, serves once, and for five minutes.
 
 import { fromBase64url, fromUtf8, random, toBase64, toBase64url } from "../crypto/bytes.js";
 import { derive, exchangeKeys, KEY_SIZE } from "../crypto/keys.js";

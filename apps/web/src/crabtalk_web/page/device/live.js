@@ -15,6 +15,7 @@ export class Live {
   #growing = new Growing();
   #stop = null;
   #timer = 0;
+  #wake = () => {};
 
   /** `call` asks the gateway; `onChange` is called with each piece. */
   constructor(call, onChange) {
@@ -40,6 +41,11 @@ export class Live {
     this.#growing.clear();
   }
 
+  /** Somebody seems to be there: asks at once, if it was waiting to. */
+  hurry() {
+    this.#wake();
+  }
+
   /** Entries that are rows now. The caller tells of the change, once for both. */
   settle(entries) {
     for (const entry of entries) {
@@ -55,10 +61,21 @@ export class Live {
         this.#take(await this.#call("watch", this.#growing.wanted, options));
         wait = FIRST_WAIT;
       } catch {
-        await pause(wait, signal);
+        await this.#pause(wait, signal);
         wait = Math.min(LONGEST_WAIT, 2 * wait);
       }
     }
+  }
+
+  #pause(ms, signal) {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      this.#wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+      signal.addEventListener("abort", this.#wake, { once: true });
+    });
   }
 
   #take(told) {
@@ -78,14 +95,4 @@ export class Live {
 function isTold(told) {
   return told !== null && typeof told === "object" && typeof told.text === "string"
     && [told.segment, told.offset, told.next].every(Number.isSafeInteger);
-}
-
-function pause(ms, signal) {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => {
-      clearTimeout(timer);
-      resolve();
-    }, { once: true });
-  });
 }

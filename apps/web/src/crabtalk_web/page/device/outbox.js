@@ -1,34 +1,36 @@
-// The outbox: what was said here and is not at the relay yet. It is on disk, sealed, before it goes;
-// it goes oldest first; and each thing has an id by which the relay knows it, so that whatever is
-// sent twice is kept once.
+// The outbox: what was said here and is not at the relay yet. It is on disk, sealed, before it
+// goes; it goes oldest first; and each thing has an id by which the relay knows it, so that
+// whatever is sent twice is kept once.
 
 import { sealFile } from "../crypto/blobs.js";
 import { blobKey } from "../crypto/keys.js";
 import { open, seal } from "../crypto/sealing.js";
-import { AwayError, RefusedError } from "../relay/errors.js";
+import { Backoff } from "../relay/backoff.js";
+import { expect, RefusedError } from "../relay/errors.js";
 import { pictureOf } from "./picture.js";
 
 const LOCK = "crabtalk outbox";
-const MEANWHILE = 5000;
 
 export class Outbox {
   #store;
   #http;
   #files;
   #sessionOf;
+  #isOnline;
   #items = new Map();
   #lastOrder = 0;
   #isSending = false;
   #isAsked = false;
-  #timer = 0;
+  #backoff = new Backoff();
   #packing = Promise.resolve();
 
-  /** `sessionOf` gives a session by its id. */
-  constructor(store, http, files, sessionOf) {
+  /** `sessionOf` gives a session by its id; `isOnline` says whether it makes sense to try. */
+  constructor(store, http, files, sessionOf, isOnline) {
     this.#store = store;
     this.#http = http;
     this.#files = files;
     this.#sessionOf = sessionOf;
+    this.#isOnline = isOnline;
   }
 
   /** What waits since before this page was loaded. */
@@ -127,17 +129,15 @@ export class Outbox {
     this.#isAsked = true;
     if (this.#isSending) return;
     this.#isSending = true;
-    clearTimeout(this.#timer);
     try {
       while (this.#isAsked) {
         this.#isAsked = false;
         await alone(() => this.#sendAll());
       }
-    } catch (error) {
-      // Nothing is lost: it goes when the relay is there again, or after a while.
-      if (!(error instanceof AwayError) && error.status !== 401) {
-        this.#timer = setTimeout(() => this.send(), MEANWHILE);
-      }
+      this.#backoff.reset();
+    } catch {
+      // Nothing is lost: it goes after a while, or when there is a connection again.
+      this.#backoff.plan(() => this.#isOnline() && this.send());
     } finally {
       this.#isSending = false;
     }
@@ -180,10 +180,11 @@ export class Outbox {
     }));
     messages.push({ localId: item.localId, content: item.body });
     const answer = await this.#http.post(`/v3/sessions/${item.id}/messages`, { messages });
+    const receipt = receiptOf(answer, item.localId);
     await this.#store.delete("outbox", item.localId);
     for (const { ref, sealed } of item.files) await this.#files.keep(ref, sealed);
     this.#sent(session, item);
-    session.sent(Math.max(...answer.messages.map(({ seq }) => seq)));
+    session.sent(receipt.seq);
   }
 
   #sent(session, item) {
@@ -194,6 +195,7 @@ export class Outbox {
   async #upload(session, { sealed }, onProgress) {
     const where = `/v1/sessions/${session.id}/attachments/request-upload`;
     const { ref, uploadUrl } = await this.#http.post(where, { size: sealed.length });
+    expect(typeof ref === "string" && typeof uploadUrl === "string");
     onProgress(0);
     await this.#http.upload(uploadUrl, sealed, { onProgress });
     return ref;
@@ -204,6 +206,13 @@ export class Outbox {
     this.#sessionOf(item.id)?.show({ ...item, progress: null });
     await this.#store.put("outbox", item);
   }
+}
+
+/** Only who says that it has this very message has it. */
+function receiptOf({ messages }, localId) {
+  const given = Array.isArray(messages) ? messages : [];
+  const receipt = given.find((one) => one?.localId === localId);
+  return expect(Number.isSafeInteger(receipt?.seq), receipt);
 }
 
 const byOrder = (a, b) => a.order - b.order;

@@ -1,5 +1,5 @@
-// Pictures before they are sent: how large they are, and a ThumbHash, which stands in for them while
-// they are on their way.
+// Pictures before they are sent: how large they are, and a ThumbHash, which stands in for them
+// while they are on their way.
 
 import { thumbhash } from "./thumbhash.js";
 

@@ -61,7 +61,7 @@ export class Search {
 }
 
 function foundIn(entry) {
-  const text = textOf(entry.ev);
+  const text = bare(textOf(entry.ev));
   return text && { id: rowIdOf(entry), seq: entry.seq, time: entry.time, text };
 }
 
@@ -70,6 +70,11 @@ function textOf(ev) {
   if (ev.t === "file") return ev.name;
   if (ev.t === "tool-call-start") return ev.description || ev.title;
   return "";
+}
+
+/** Without the marks that are not read: what begins a line, and what makes words strong. */
+function bare(text) {
+  return text.replace(/^ {0,3}(#{1,6} |[-*+>] |```.*$)/gm, "").replace(/\*\*|`+/g, "");
 }
 
 // As the story names the row of an entry.

@@ -1,13 +1,14 @@
-// A session: one conversation with one agent, as this device knows it.
+// A session: one conversation with one agent, as this device knows it. It reads and it talks; what
+// there is to know about it is in its record.
 
 import { bind, open, seal } from "../crypto/sealing.js";
+import { Backoff } from "../relay/backoff.js";
 import { readMessage } from "../story/bodies.js";
 import { Digest, lineOf } from "./digest.js";
-import { LARGEST } from "./files.js";
 import { History } from "./history.js";
 import { Live } from "./live.js";
-import { Observable } from "./observable.js";
-import { answerTo, questionsOf } from "./questions.js";
+import { answerTo } from "./questions.js";
+import { Record } from "./record.js";
 
 // How long what was sent may take to come back before it is asked for.
 const ECHO = 1500;
@@ -15,75 +16,36 @@ const ECHO = 1500;
 const KEPT_ROWS = 1000;
 
 /** Dispatches `change`, and `live` with each piece of text that is being written. */
-export class Session extends Observable {
-  key = null;
-  metadata = {};
-  state = {};
+export class Session extends Record {
   isOpen = false;
   live = null;
   draft = "";
 
   #home;
-  #row;
   #history;
   #live;
   #digest = new Digest(null);
-  #questions = [];
-  #answered = new Set();
   #count = 0;
+  #backoff = new Backoff();
 
   /** `home` is the device, with its store, http, socket, files and outbox. */
   constructor(home, row) {
-    super();
+    super(row);
     this.#home = home;
-    this.#row = row;
     this.#history = new History(this, home.store, home.http);
     this.#live = new Live((...call) => this.call(...call), () => this.#grown());
   }
 
-  get id() { return this.#row.id; }
-  get seq() { return Math.max(this.#row.seq, this.#history.cursor, 0); }
-  get isSealed() { return this.key === null; }
-  get isActive() { return this.#row.active === true; }
-  get agent() { return text(this.metadata.name) || "agent"; }
-  get title() { return text(this.metadata.summary?.text); }
-  get host() { return text(this.metadata.host); }
-  get path() { return text(this.metadata.path); }
-  get machine() { return text(this.metadata.machineId); }
-  get updatedAt() { return this.#row.updatedAt; }
+  get seq() { return Math.max(this.row.seq, this.#history.cursor, 0); }
+  /** Texts since somebody looked here. */
   get unread() { return this.#digest.unread; }
   get preview() { return this.#digest.preview; }
   get story() { return this.#history.story; }
   get usage() { return this.story.usage; }
-  get questions() { return this.#questions; }
 
+  /** Whether a turn is open. */
   get isWorking() {
     return this.isOpen && this.story.rows.length ? this.story.isWorking : this.#digest.isWorking;
-  }
-
-  /** Whether it was put away; the next word opens it again. */
-  get isArchived() {
-    return this.metadata.lifecycleState === "archived";
-  }
-
-  /** The session that took its place, with other keys or from a fresh start; empty for none. */
-  get continuedBy() { return text(this.metadata.continuedBy); }
-
-  get commands() {
-    return list(this.metadata.slashCommands).filter((one) => typeof one === "string")
-      .map((name) => (name.startsWith("/") ? name : `/${name}`));
-  }
-
-  get models() {
-    return list(this.metadata.models).map((model) => text(model?.code)).filter(Boolean);
-  }
-
-  get model() { return text(this.metadata.currentModelCode); }
-
-  /** How many bytes a file may have. */
-  get largestFile() {
-    const most = this.metadata.capabilities?.attachments?.maxBytes;
-    return Number.isFinite(most) ? Math.min(most, LARGEST) : LARGEST;
   }
 
   get history() {
@@ -93,7 +55,7 @@ export class Session extends Observable {
 
   // ── Reading ─────────────────────────────────────────────────────────────────────────────────
 
-  /** The newest page from disk at once; then what is new at the relay, and text as it is written. */
+  /** The newest page from disk at once; then what is new at the relay, and text as it grows. */
   async open() {
     if (this.isSealed) return;
     this.isOpen = true;
@@ -124,7 +86,7 @@ export class Session extends Observable {
   /** What is new at the relay, as far as it can be reached. */
   async catchUp(seq = 0) {
     if (this.isSealed) return;
-    await this.#history.catchUp(seq).catch(() => {});
+    await this.#history.catchUp(seq).then(() => this.#backoff.reset(), () => this.#later());
   }
 
   /** The file of a row, as a Blob. `onProgress` is told a part from 0 to 1. */
@@ -161,12 +123,11 @@ export class Session extends Observable {
   dismiss(questionId) { return this.#reply(questionId, null); }
 
   async #reply(questionId, answers) {
-    const question = this.#questions.find(({ id }) => id === questionId);
+    const question = this.questions.find(({ id }) => id === questionId);
     if (!question) return { already: true };
     const told = await this.call(...answerTo(question, answers));
     if (told?.error && told.error !== "already answered") throw new Error(told.error);
-    this.#answered.add(questionId);
-    this.#ask();
+    this.settle(questionId);
     return { already: Boolean(told?.error) };
   }
 
@@ -184,43 +145,14 @@ export class Session extends Observable {
 
   // ── What the device tells it ────────────────────────────────────────────────────────────────
 
-  /** As the relay lists it, as it was on disk, or just what is other than before. What is older than
-   * what is known is passed over: a list may have been on its way for a while. */
-  async take(row) {
-    const before = this.#row;
-    const [told, state] = ["metadata", "agentState"].map((part) => isNews(before, row, part));
-    this.#row = {
-      ...before,
-      ...row,
-      ...(told ? {} : versionOf(before, "metadata")),
-      ...(state ? {} : versionOf(before, "agentState")),
-      key: row.key ?? before.key,
-      seq: Math.max(before.seq, row.seq ?? 0),
-      updatedAt: Math.max(before.updatedAt, row.updatedAt ?? 0),
-    };
-    this.key = this.#row.key ?? null;
-    if (this.key && told) await this.#read(row, "metadata", (value) => (this.metadata = value));
-    if (this.key && state) await this.#read(row, "agentState", (value) => (this.state = value));
-    this.#ask();
-    this.changed();
-  }
-
-  async #read(row, part, keep) {
-    const value = row[part] ? await open(this.key, row[part]) : null;
-    // Meanwhile another may have come.
-    if (this.#row[part] === row[part]) keep(value ?? {});
-  }
-
-  /** What is kept of it. */
-  get row() { return this.#row; }
-
   /** How far it was read, and what was begun in it, before this page was loaded. */
-  async recall(marks, begun) {
+  async recall({ marks, spans, begun }) {
     if (this.isSealed) return;
+    this.#history.recall(spans?.spans ?? []);
     if (begun) this.draft = (await open(this.key, begun.words)) ?? "";
     if (!marks) return;
     this.#digest = new Digest(marks);
-    this.#row = { ...this.#row, updatedAt: Math.max(this.updatedAt, marks.updatedAt ?? 0) };
+    this.moved(0, marks.updatedAt ?? 0);
     if (!marks.previewSeq) return;
     const key = [this.id, marks.previewSeq];
     const message = await this.#home.store.get("messages", key);
@@ -235,21 +167,15 @@ export class Session extends Observable {
     this.#live.start();
   }
 
-  hear(message) { return this.#history.hear(message).catch(() => {}); }
-
-  active({ active, activeAt }) {
-    if (this.#row.active === active) return;
-    this.#row = { ...this.#row, active, activeAt };
-    this.changed();
-  }
+  hear(message) { return this.#history.hear(message).catch(() => this.#later()); }
 
   get isWhole() { return this.isSealed || this.#history.isWhole; }
   get isUnread() { return !this.isSealed && this.#history.cursor < 0; }
-  get isBehind() { return !this.isUnread && this.#history.cursor < this.#row.seq; }
+  get isBehind() { return !this.isUnread && this.#history.cursor < this.row.seq; }
   fill() { return this.#history.fill(); }
   blocks() { return this.#history.blocks(); }
   entries(low, high) { return this.#history.entries(low, high); }
-  rawKey() { return this.#home.account.recordKey(this.#row.dataEncryptionKey); }
+  rawKey() { return this.#home.account.recordKey(this.row.dataEncryptionKey); }
 
   // ── What its history, its outbox and its live text tell it ──────────────────────────────────
 
@@ -258,10 +184,9 @@ export class Session extends Observable {
   /** Entries that nobody here has read before, by number. */
   heard(entries, high) {
     this.#digest.take(entries, high);
-    const latest = Math.max(this.updatedAt, ...entries.map(({ at }) => at));
-    this.#row = { ...this.#row, seq: Math.max(this.#row.seq, high), updatedAt: latest };
+    this.moved(high, Math.max(0, ...entries.map(({ at }) => at)));
+    this.#live.hurry();
     this.#remember();
-    this.changed();
     this.#home.changed();
   }
 
@@ -290,16 +215,15 @@ export class Session extends Observable {
     setTimeout(() => this.#history.cursor < seq && this.catchUp(seq), ECHO);
   }
 
+  /** Once more, if there is still somebody to ask: else the next connection brings it. */
+  #later() {
+    this.#backoff.plan(() => this.#home.isOnline && this.catchUp());
+  }
+
   #grown() {
     const was = this.live;
     this.live = this.isOpen ? this.#live.shown : null;
     if (was || this.live) this.dispatchEvent(new Event("live"));
-  }
-
-  #ask() {
-    const asked = questionsOf(this.state);
-    this.#questions = asked.filter(({ id }) => !this.#answered.has(id));
-    this.changed();
   }
 
   #remember() {
@@ -307,9 +231,3 @@ export class Session extends Observable {
     this.#home.store.put("marks", marks).catch(() => {});
   }
 }
-
-const isNews = (before, row, part) =>
-  row[part] !== undefined && !(row[`${part}Version`] < before[`${part}Version`]);
-const versionOf = (row, part) => ({ [part]: row[part], [`${part}Version`]: row[`${part}Version`] });
-const text = (value) => (typeof value === "string" ? value : "");
-const list = (value) => (Array.isArray(value) ? value : []);

@@ -17,7 +17,7 @@ export function spanOf(spans, seq) {
   return spans.find(([low, high]) => low <= seq && seq <= high) ?? null;
 }
 
-/** The numbers that are missing below the latest stretch, the latest first: `[low, high]` or null. */
+/** The numbers that are missing below the latest stretch: `[low, high]`, or null. */
 export function latestHole(spans) {
   const last = spans.at(-1);
   if (!last || last[0] <= 1) return null;

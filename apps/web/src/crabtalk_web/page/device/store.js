@@ -1,5 +1,5 @@
-// What this device keeps, in the browser's own database. Words are in it only as the relay has them,
-// sealed; keys are the browser's, and give their bytes to nobody.
+// What this device keeps, in the browser's own database. Words are in it only as the relay has
+// them, sealed; keys are the browser's, and give their bytes to nobody.
 
 const NAME = "crabtalk";
 const VERSION = 1;
@@ -26,10 +26,13 @@ export class Store {
     }
   }
 
+  /** Whether it was wiped, from here or from another tab. */
+  isGone = false;
+
   constructor(database) {
     this.database = database;
-    // Another tab wipes everything, and would wait for this one.
-    database.onversionchange = () => database.close();
+    // A tab that wipes everything would wait for this one.
+    database.onversionchange = () => this.#leave();
   }
 
   get = (table, key) => this.#one(table, "readonly", (rows) => rows.get(key));
@@ -53,9 +56,13 @@ export class Store {
 
   /** Everything is gone when it returns. */
   async wipe() {
-    this.database.onversionchange = null;
-    this.database.close();
+    this.#leave();
     await result(indexedDB.deleteDatabase(NAME));
+  }
+
+  #leave() {
+    this.isGone = true;
+    this.database.close();
   }
 
   async #one(table, mode, ask, durability = "relaxed") {

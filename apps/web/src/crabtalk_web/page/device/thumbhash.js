@@ -1,5 +1,6 @@
-// ThumbHash: an image in about 25 bytes. A few cosine terms of brightness, of two colour differences
-// and of alpha, each in four bits, behind a header of five or six bytes. The format is Evan Wallace's.
+// ThumbHash: an image in about 25 bytes. A few cosine terms of brightness, of two colour
+// differences and of alpha, each in four bits, behind a header of five or six bytes. The format is
+// Evan Wallace's.
 
 /** Of at most 100 by 100 pixels, four bytes each. @returns {number[]} */
 export function thumbhash(width, height, rgba) {

@@ -1,8 +1,6 @@
 // Where links lead, and addresses that stand in a text without any marks. Only the web and mail are
 // led to; everything else that calls itself an address stays text.
 
-import { unescaped } from "./entities.js";
-
 const SCHEMES = new Set(["http:", "https:", "mailto:"]);
 const LONGEST = 8192;
 const PLAIN = /https?:\/\/|www\./gi;
@@ -116,65 +114,4 @@ function trimmed(text, start, end) {
 function withoutReference(text, start, end) {
   const tail = /&[a-z0-9]{1,32};$/i.exec(text.slice(Math.max(start, end - 34), end));
   return tail === null ? end - 1 : end - tail[0].length;
-}
-
-// ── Addresses, labels and titles inside marks ──────────────────────────────────────────────────
-
-const DEEPEST = 32;
-
-/** A destination from `at` on: its value and where it ends, or null. */
-export function destination(text, at) {
-  if (text[at] === "<") return pointed(text, at);
-  let end = at;
-  let depth = 0;
-  for (; end < text.length; end += 1) {
-    const char = text[end];
-    if (char === "\\" && isPunctuation(text[end + 1])) end += 1;
-    else if (char === "(" && (depth += 1) > DEEPEST) return null;
-    else if (char === ")" && (depth -= 1) < 0) break;
-    else if (char <= " " || char === "\x7f") break;
-  }
-  if (depth > 0 || end === at) return end === at && depth <= 0 ? { value: "", end } : null;
-  return { value: unescaped(text.slice(at, end)), end };
-}
-
-function pointed(text, at) {
-  for (let end = at + 1; end < text.length; end += 1) {
-    const char = text[end];
-    if (char === ">") return { value: unescaped(text.slice(at + 1, end)), end: end + 1 };
-    if (char === "\n" || char === "<") return null;
-    if (char === "\\") end += 1;
-  }
-  return null;
-}
-
-const TITLE =
-  /"(?:[^"\\]|\\[^])*"|'(?:[^'\\]|\\[^])*'|\((?:[^()\\]|\\[^])*\)/y;
-
-/** A title in quotes or brackets from `at` on, or null. */
-export function title(text, at) {
-  TITLE.lastIndex = at;
-  const found = TITLE.exec(text.length - at > 5000 ? text.slice(0, at + 5000) : text);
-  if (found === null) return null;
-  return { value: unescaped(found[0].slice(1, -1)), end: TITLE.lastIndex };
-}
-
-/** Where the label that begins at `at` ends (after its bracket), or -1. */
-export function labelEnd(text, at) {
-  if (text[at] !== "[") return -1;
-  const stop = Math.min(text.length, at + 1001);
-  for (let end = at + 1; end < stop; end += 1) {
-    if (text[end] === "\\") end += 1;
-    else if (text[end] === "[") return -1;
-    else if (text[end] === "]") return end + 1;
-  }
-  return -1;
-}
-
-/** A label as it is compared. */
-export const labelled = (label) =>
-  label.trim().replace(/\s+/g, " ").toLowerCase().toUpperCase();
-
-export function isPunctuation(char) {
-  return char !== undefined && /[!-/:-@[-`{-~]/.test(char);
 }

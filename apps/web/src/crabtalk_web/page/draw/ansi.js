@@ -4,26 +4,29 @@
 import { h } from "./dom.js";
 import { visible } from "./visible.js";
 
-// Colours and styles; other control sequences; those with a text in them, up to their end; the rest.
+// Colours and styles; other sequences that control something; what is left of broken ones.
 const SEQUENCE =
-  /\u001b\[([\d;:]{0,100})m|[\u001b\u009b]\[?[\d;:?<=>!]{0,100}[ -/]{0,4}[@-~]|\u001b[\]PX^_][^\u0007\u001b]{0,4000}(?:\u0007|\u001b\\)?|[\u001b\u009b]/g;
+  /\u001b\[([\d;:]{0,100})m|[\u001b\u009b]\[?[\d;:?<=>!]{0,100}[ -/]{0,4}[@-~]|[\u001b\u009b]/g;
+// Those with a text in them, such as titles and links, up to their end.
 const STRINGS = /\u001b[\]PX^_][^\u0007\u001b]{0,4000}(?:\u0007|\u001b\\)?/g;
 
 const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
 
+const PLAIN = { color: "", isBold: false, isDim: false, isUnderlined: false };
+
 /** Nodes for an output. */
 export function terminal(text) {
-  const clean = text.includes("\r") ? overwritten(text) : text;
+  const clean = overwritten(text).replace(STRINGS, "");
   if (!/[\u001b\u009b]/.test(clean)) return visible(clean, { isCode: true });
   const nodes = [];
-  let style = { color: "", isBold: false, isDim: false, isUnderlined: false };
+  let style = PLAIN;
   let at = 0;
-  for (const found of clean.replace(STRINGS, "").matchAll(SEQUENCE)) {
-    nodes.push(...piece(found.input.slice(at, found.index), style));
+  for (const found of clean.matchAll(SEQUENCE)) {
+    nodes.push(...piece(clean.slice(at, found.index), style));
     if (found[1] !== undefined) style = styled(style, found[1]);
     at = found.index + found[0].length;
   }
-  nodes.push(...piece(clean.replace(STRINGS, "").slice(at), style));
+  nodes.push(...piece(clean.slice(at), style));
   return nodes;
 }
 
@@ -49,7 +52,7 @@ function styled(before, codes) {
   const numbers = codes.split(/[;:]/).map(Number);
   for (let at = 0; at < numbers.length; at += 1) {
     const code = numbers[at];
-    if (code === 0) Object.assign(style, { color: "", isBold: false, isDim: false, isUnderlined: false });
+    if (code === 0) Object.assign(style, PLAIN);
     else if (code === 1) style.isBold = true;
     else if (code === 2) style.isDim = true;
     else if (code === 4) style.isUnderlined = true;
@@ -72,6 +75,7 @@ function skipped(numbers, at, style) {
 
 /** Progress bars return to the beginning of their line: what was written last is what counts. */
 function overwritten(text) {
+  if (!text.includes("\r")) return text;
   return text
     .split("\n")
     .map((line) => {

@@ -2,18 +2,17 @@
 // CommonMark and GitHub's tables have it, but for HTML, which is text here. No line is looked at
 // more often than blocks may be nested, so that any text takes time in proportion to its length.
 
-import { destination, labelEnd, labelled, title } from "./addresses.js";
 import { unescaped } from "./entities.js";
 import { Line } from "./lines.js";
+import { closeCode, indentedGoesOn, markerOf, widthAfter, withoutClosing } from "./markers.js";
 import { addRow, tableFrom } from "./tables.js";
+import { definition } from "./targets.js";
 
 const DEEPEST = 24;
 const RULE = /^(?:\*{3,}|_{3,}|-{3,})$/;
 const HEADING = /^(#{1,6})(?:[ \t]|$)/;
 const FENCE = /^(?:(`{3,})([^`]*)|(~{3,})(.*))$/;
 const UNDERLINE = /^(?:=+|-+)[ \t]*$/;
-const BULLET = /^[*+-]/;
-const NUMBER = /^(\d{1,9})([.)])/;
 
 /**
  * @returns {{blocks: object[], definitions: Map<string, object>, settled: number}} Blocks have
@@ -184,10 +183,12 @@ class Blocks {
     const char = line.char;
     const isDash = char === "-";
     if (isDash) {
-      const done = this.underline(line, parent, container) || this.startTable(line, parent, container);
+      const done = this.underline(line, parent, container);
       if (done) return done;
+      if (this.startTable(line, parent, container)) return -1;
     }
-    if ((isDash || char === "*" || char === "_") && RULE.test(line.visible().replace(/[ \t]+/g, ""))) {
+    const mayBeRule = isDash || char === "*" || char === "_";
+    if (mayBeRule && RULE.test(line.visible().replace(/[ \t]+/g, ""))) {
       this.leave(parent);
       this.add({ type: "rule" });
       this.closeTo(this.open.length - 1);
@@ -261,7 +262,8 @@ class Blocks {
     if (list.type !== "list" || list.mark !== marker.mark) {
       if (list.type === "list") this.closeTo(this.open.length - 1);
       const { mark, first } = marker;
-      this.add({ type: "list", children: [], mark, first, isOrdered: first !== null, isLoose: false });
+      const isOrdered = first !== null;
+      this.add({ type: "list", children: [], mark, first, isOrdered, isLoose: false });
     }
     this.add({ type: "item", children: [], width: indent + marker.length + width });
     return 1;
@@ -285,7 +287,7 @@ class Blocks {
 
   // ── Keeping the tree ─────────────────────────────────────────────────────────────────────────
 
-  /** Makes room for a block beside or inside: closes what does not go on, and what holds no other. */
+  /** Makes room for a block: closes what does not go on, and what holds no other. */
   leave(parent) {
     this.closeTo(parent);
     if (this.tip.type === "paragraph" || this.tip.type === "table") {
@@ -297,8 +299,8 @@ class Blocks {
     if (this.tip.type === "list" && block.type !== "item") this.closeTo(this.open.length - 1);
     const parent = this.tip;
     const isApart = parent.last !== undefined && parent.last < this.number - 1;
-    if (isApart && parent.children.length && parent.type === "list") parent.isLoose = true;
-    if (isApart && parent.children.length && parent.type === "item") parent.isLoose = true;
+    const isOfList = parent.type === "list" || parent.type === "item";
+    if (isApart && isOfList && parent.children.length) parent.isLoose = true;
     block.start = start;
     parent.children.push(block);
     this.open.push(block);
@@ -358,89 +360,4 @@ class Blocks {
       paragraph.lines = text.trim() ? text.split("\n") : [];
     }
   }
-}
-
-function indentedGoesOn(line) {
-  if (line.isBlank) {
-    line.takeColumns(4);
-    return true;
-  }
-  if (line.indent < 4) return false;
-  line.takeColumns(4);
-  return true;
-}
-
-function closeCode(code) {
-  const lines = code.lines;
-  if (!code.fence) {
-    while (lines.length && !lines[lines.length - 1].trim()) lines.pop();
-  }
-  code.text = lines.map((line) => `${line}\n`).join("");
-}
-
-function withoutClosing(text) {
-  let end = text.length;
-  while (end > 0 && text[end - 1] === "#") end -= 1;
-  if (end === 0) return "";
-  return end < text.length && /[ \t]/.test(text[end - 1]) ? text.slice(0, end).trimEnd() : text;
-}
-
-/** A bullet or a number at which an item begins, or null. */
-function markerOf(line, isInParagraph) {
-  const text = line.text.slice(line.next, line.next + 12);
-  const bullet = BULLET.exec(text);
-  const number = bullet === null ? NUMBER.exec(text) : null;
-  const found = bullet ?? number;
-  if (found === null) return null;
-  const after = text[found[0].length];
-  if (after !== undefined && after !== " " && after !== "\t") return null;
-  const isEmpty = !line.text.slice(line.next + found[0].length).trim();
-  if (isInParagraph && (isEmpty || (number !== null && Number(number[1]) !== 1))) return null;
-  const first = number === null ? null : Number(number[1]);
-  return { length: found[0].length, mark: number === null ? found[0] : number[2], first };
-}
-
-/** Takes the space between a marker and its text; how wide that is. */
-function widthAfter(line) {
-  if (line.isBlank) {
-    line.takeSpace();
-    return 1;
-  }
-  const width = line.indent > 4 ? 1 : line.indent;
-  line.takeColumns(width);
-  return width;
-}
-
-function definition(text, at) {
-  const end = labelEnd(text, at);
-  if (end === -1 || text[end] !== ":") return null;
-  const label = labelled(text.slice(at + 1, end - 1));
-  const place = skip(text, end + 1);
-  if (!label || place >= text.length) return null;
-  const found = destination(text, place);
-  if (found === null || (found.value === "" && text[place] !== "<")) return null;
-  const titled = title(text, skip(text, found.end));
-  if (titled !== null && skip(text, found.end) > found.end) {
-    const stop = endOfLine(text, titled.end);
-    if (stop !== -1) return { label, address: found.value, title: titled.value, end: stop };
-  }
-  const stop = endOfLine(text, found.end);
-  return stop === -1 ? null : { label, address: found.value, title: "", end: stop };
-}
-
-/** Over white space and at most one end of a line. */
-function skip(text, at) {
-  let lines = 0;
-  for (; at < text.length; at += 1) {
-    if (text[at] === "\n" && (lines += 1) > 1) break;
-    if (text[at] !== " " && text[at] !== "\t" && text[at] !== "\n") break;
-  }
-  return at;
-}
-
-/** After the end of the line if nothing else is on it, else -1. */
-function endOfLine(text, at) {
-  while (text[at] === " " || text[at] === "\t") at += 1;
-  if (at >= text.length) return text.length;
-  return text[at] === "\n" ? at + 1 : -1;
 }

@@ -44,8 +44,9 @@ function search(old, fresh, start, n, m, most) {
   const trail = [];
   for (let steps = 0; steps <= most; steps += 1) {
     for (let k = -steps; k <= steps; k += 2) {
-      const isDown = k === -steps || (k !== steps && reach[middleAt + k - 1] < reach[middleAt + k + 1]);
-      let x = isDown ? reach[middleAt + k + 1] : reach[middleAt + k - 1] + 1;
+      const [less, more] = [reach[middleAt + k - 1], reach[middleAt + k + 1]];
+      const isDown = k === -steps || (k !== steps && less < more);
+      let x = isDown ? more : less + 1;
       while (x < n && x - k < m && old[start + x] === fresh[start + x - k]) x += 1;
       reach[middleAt + k] = x;
       if (x >= n && x - k >= m) {

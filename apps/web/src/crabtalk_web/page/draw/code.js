@@ -26,7 +26,7 @@ export function tokens(text, language) {
       at += 1;
       continue;
     }
-    const name = rules.classes[match.findIndex((group, index) => index > 0 && group !== undefined) - 1];
+    const name = rules.classes[match.indexOf(match[0], 1) - 1];
     if (name) {
       if (at > plain) found.push({ name: "", text: text.slice(plain, at) });
       found.push({ name, text: match[0] });
@@ -59,12 +59,13 @@ export function highlighted(text, language) {
 /** A block of code: its language, a button that copies it, and the code. */
 export function renderCode(text, language = "", { copy = null, label = "" } = {}) {
   const code = h("code", { dir: "ltr" }, highlighted(text, language));
+  const name = language ? `Code, ${language}` : "Code";
   const block = h("div", { class: "code-block", dataset: { language } },
     h("div", { class: "code-bar" },
       h("span", { class: "code-language" }, label || language),
       copy ? copyButton(() => textOf(block), copy) : null),
     // It scrolls by itself, and by keyboard.
-    h("pre", { tabindex: "0", role: "group", "aria-label": language ? `Code, ${language}` : "Code" }, code));
+    h("pre", { tabindex: "0", role: "group", "aria-label": name }, code));
   texts.set(block, text);
   return block;
 }

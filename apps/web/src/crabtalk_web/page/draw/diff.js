@@ -23,17 +23,17 @@ export function linesBetween(old, fresh) {
 /** The lines of a text that is a diff, or null for any other text. */
 export function linesOfDiff(text) {
   if (!/^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@/m.test(text)) return null;
-  let isInside = false;
+  let isInside = false; // rather than in the lines that name the files
   const lines = text.replace(/\n$/, "").split("\n").map((line) => {
     if (line.startsWith("@@")) isInside = true;
-    else if (/^(?:diff |index |--- |\+\+\+ )/.test(line)) isInside = isInside && !/^diff /.test(line);
-    if (!isInside || line.startsWith("@@") || line.startsWith("\\")) return { kind: "note", text: line };
-    if (line.startsWith("+")) return { kind: "added", text: line.slice(1) };
-    if (line.startsWith("-")) return { kind: "removed", text: line.slice(1) };
-    return { kind: "same", text: line.slice(1) };
+    else if (line.startsWith("diff ")) isInside = false;
+    const kind = isInside ? (KINDS[line[0]] ?? "same") : "note";
+    return { kind, text: kind === "note" ? line : line.slice(1) };
   });
   return withWords(lines);
 }
+
+const KINDS = { "@": "note", "\\": "note", "+": "added", "-": "removed" };
 
 /** Lines that went and as many that came in their place are compared word by word. */
 function withWords(lines) {
@@ -42,7 +42,9 @@ function withWords(lines) {
     const removed = run(lines, at, "removed");
     const added = run(lines, at + removed, "added");
     if (removed > 0 && removed === added) {
-      for (let pair = 0; pair < removed; pair += 1) markWords(lines[at + pair], lines[at + removed + pair]);
+      for (let pair = at; pair < at + removed; pair += 1) {
+        markWords(lines[pair], lines[pair + removed]);
+      }
     }
     at += Math.max(1, removed + added);
   }
@@ -99,7 +101,8 @@ export function renderDiff(lines, label = "Changes") {
     "aria-label": `${label}: ${counted(added, "line")} added, ${counted(removed, "line")} removed`,
   }, h("div", { class: "diff-lines" }, folded(shown)));
   if (lines.length > MOST_LINES) {
-    list.append(h("p", { class: "diff-more" }, `${counted(lines.length - MOST_LINES, "more line")} not shown`));
+    const rest = counted(lines.length - MOST_LINES, "more line");
+    list.append(h("p", { class: "diff-more" }, `${rest} not shown`));
   }
   return list;
 }

@@ -34,20 +34,17 @@ export function fill(element, ...children) {
   return element;
 }
 
-/** Nodes that are in place stay untouched; the rest is brought into this order. */
+/**
+ * Brings the children of an element to these, in this order. What is to go goes first, so that
+ * nothing that stays has to be moved for it: a node that is moved loses focus and scroll.
+ */
 export function arrange(parent, nodes) {
+  const kept = new Set(nodes);
+  for (const child of [...parent.childNodes]) if (!kept.has(child)) child.remove();
   let at = parent.firstChild;
   for (const node of nodes) {
-    if (node === at) {
-      at = at.nextSibling;
-    } else {
-      parent.insertBefore(node, at);
-    }
-  }
-  while (at) {
-    const next = at.nextSibling;
-    at.remove();
-    at = next;
+    if (node === at) at = at.nextSibling;
+    else parent.insertBefore(node, at);
   }
 }
 

@@ -71,7 +71,8 @@ export class Runs {
   }
 
   close(closer, bottom, floors) {
-    const key = `${closer.char}${closer.canOpen}${closer.char === "~" ? closer.size : closer.size % 3}`;
+    const size = closer.char === "~" ? closer.size : closer.size % 3;
+    const key = `${closer.char}${closer.canOpen}${size}`;
     const floor = floors.get(key) ?? 0;
     let opener = closer.before;
     while (opener !== bottom && opener.at >= floor && !isPair(opener, closer)) {

@@ -1,17 +1,17 @@
 // Markdown, what is inside a block: code, emphasis, links, addresses and breaks. The text is read
 // once from left to right into pieces, which are then put into a tree of bounded depth.
 
-import { destination, labelEnd, labelled, plainAddress, title } from "./addresses.js";
+import { plainAddress } from "./addresses.js";
 import { Runs, runAt } from "./emphasis.js";
 import { ENTITY, referred } from "./entities.js";
+import { destination, isPunctuation, labelEnd, labelled, title } from "./targets.js";
+import { tree } from "./tree.js";
 
-const DEEPEST = 24;
 // Characters that references may add to a text, however often they are used.
 const EXPANSION = 200_000;
 const PLAIN = /[^\n`\[\]\\!<&*_~]+/y;
 const POINTED = /<([a-zA-Z][a-zA-Z0-9+.-]{1,31}:[^\s<>]*)>/y;
-const MAIL =
-  /<([a-zA-Z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,62})(?:\.[a-zA-Z0-9-]{1,63}){0,8})>/y;
+const MAIL = /<([\w.!#$%&'*+/=?^`{|}~-]{1,64}@[a-z0-9][a-z0-9-]{0,62}(?:\.[\w-]{1,63}){0,8})>/iy;
 
 /**
  * The tree of a text: nodes {type, text | children, address, title} where type is text, code,
@@ -116,14 +116,14 @@ class Inlines {
       this.out.push({ kind: "leaf", type: "break" });
       this.at += 2;
       while (this.text[this.at] === " ") this.at += 1;
-    } else if (next !== undefined && /[!-/:-@[-`{-~]/.test(next)) {
+    } else if (isPunctuation(next)) {
       this.say(next, 2);
     } else {
       this.say("\\");
     }
   }
 
-  /** Code between two runs of as many ticks; each length keeps its place in the list of its runs. */
+  /** Code between two runs of as many ticks. Each length keeps its place among its runs. */
   code() {
     this.ticks ??= tickRuns(this.text);
     const start = this.at;
@@ -155,8 +155,9 @@ class Inlines {
   bracket(mark) {
     const isImage = mark === "![";
     const piece = { kind: "text", text: mark };
-    this.brackets.push({ piece, isImage, from: this.at + mark.length, run: this.runs.last, isOuter: false });
-    if (this.brackets.length > 1) this.brackets[this.brackets.length - 2].isOuter = true;
+    if (this.brackets.length) this.brackets[this.brackets.length - 1].isOuter = true;
+    const from = this.at + mark.length;
+    this.brackets.push({ piece, isImage, from, run: this.runs.last, isOuter: false });
     this.out.push(piece);
     this.at += mark.length;
   }
@@ -175,7 +176,8 @@ class Inlines {
       return;
     }
     const type = bracket.isImage ? "image" : "link";
-    Object.assign(bracket.piece, { kind: "open", type, address: target.address, title: target.title });
+    const { address, title: about } = target;
+    Object.assign(bracket.piece, { kind: "open", type, address, title: about });
     this.runs.pair(bracket.run);
     this.out.push({ kind: "close" });
     this.at = target.end;
@@ -253,61 +255,4 @@ function tickRuns(text) {
     runs.get(length).places.push(found.index);
   }
   return runs;
-}
-
-// ── The tree ───────────────────────────────────────────────────────────────────────────────────
-
-/** What is nested deeper than anybody writes stands in the place of what holds it. */
-function tree(pieces) {
-  const root = { children: [] };
-  const open = [root];
-  let beyond = 0;
-  const enter = (node) => {
-    if (open.length > DEEPEST) {
-      beyond += 1;
-      return;
-    }
-    open[open.length - 1].children.push(node);
-    open.push(node);
-  };
-  const leave = () => {
-    if (beyond > 0) beyond -= 1;
-    else open.pop();
-  };
-  const say = (text) => {
-    const siblings = open[open.length - 1].children;
-    const last = siblings[siblings.length - 1];
-    if (last?.type === "text") last.parts.push(text);
-    else siblings.push({ type: "text", parts: [text] });
-  };
-  for (const piece of pieces) {
-    if (piece.kind === "text") {
-      if (piece.text) say(piece.text);
-    } else if (piece.kind === "leaf") {
-      open[open.length - 1].children.push({ type: piece.type, text: piece.text });
-    } else if (piece.kind === "open") {
-      enter({ type: piece.type, address: piece.address, title: piece.title, children: [] });
-    } else if (piece.kind === "close") {
-      leave();
-    } else {
-      piece.closes.forEach(leave);
-      if (piece.count > 0) say(piece.char.repeat(piece.count));
-      piece.opens.forEach((type) => enter({ type, children: [] }));
-    }
-  }
-  return root.children;
-}
-
-/** What is written in a tree, without any marks. */
-export function plainText(nodes) {
-  let text = "";
-  const left = [...nodes].reverse();
-  while (left.length) {
-    const node = left.pop();
-    if (node.type === "text") text += node.parts.join("");
-    else if (node.type === "code") text += node.text;
-    else if (node.children) left.push(...[...node.children].reverse());
-    else text += " ";
-  }
-  return text;
 }

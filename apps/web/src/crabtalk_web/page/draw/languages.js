@@ -3,9 +3,11 @@
 // nobody closed go to the end of their line or of the text, so that no place is read twice.
 
 const words = (text) => `(?<![\\w$])(?:${text.trim().split(/\s+/).join("|")})(?![\\w$])`;
-const NUMBER = "(?<![\\w$])(?:0[xX][\\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+|\\d[\\d_]*(?:\\.[\\d_]+)?(?:[eE][+-]?\\d+)?)\\w{0,8}";
+const NUMBER =
+  "(?<![\\w$])(?:0[xX][\\da-fA-F_]+|\\d[\\d_]*(?:\\.[\\d_]+)?(?:[eE][+-]?\\d+)?)\\w{0,8}";
 const DOUBLE = '"[^"\\\\\\n]*(?:\\\\[^][^"\\\\\\n]*)*"?';
 const SINGLE = "'[^'\\\\\\n]*(?:\\\\[^][^'\\\\\\n]*)*'?";
+const LONG_STRING = `"""[^]*?(?:"""|$(?![^]))|'''[^]*?(?:'''|$(?![^]))`;
 const TICKS = "`[^`\\\\]*(?:\\\\[^][^`\\\\]*)*`?";
 const BLOCK_COMMENT = "\\/\\*[^]*?(?:\\*\\/|$(?![^]))";
 const CALL = "(?<![\\w$])[A-Za-z_$][\\w$]{0,80}(?=\\()";
@@ -25,6 +27,9 @@ const C_LIKE = (keywords, types, extra = []) => [
   ["mark", MARKS],
 ];
 
+const REGEXP =
+  "\\/(?![*\\/])(?:[^\\/\\\\\\n[]|\\\\.|\\[[^\\]\\n]{0,100}\\]){1,300}\\/[a-z]{0,8}";
+
 const JAVASCRIPT = C_LIKE(
   `async await break case catch class const continue debugger default delete do else export extends
    finally for from function get if import in instanceof let new of return set static super switch
@@ -34,16 +39,17 @@ const JAVASCRIPT = C_LIKE(
   [
     ["string", TICKS],
     // After a value a slash divides; elsewhere it begins an expression, on one line.
-    ["regexp", "(?<=[=(,:;!&|?{}\\[\\n]\\s{0,20}|return\\s{1,5}|^)\\/(?![*\\/])[^\\/\\\\\\n[]{0,300}(?:(?:\\\\.|\\[[^\\]\\n]{0,100}\\])[^\\/\\\\\\n[]{0,300}){0,20}\\/[a-z]{0,8}"],
+    ["regexp", `(?<=[=(,:;!&|?{}\\[\\n]\\s{0,20}|return\\s{1,5}|^)${REGEXP}`],
   ],
 );
 
 const PYTHON = [
   ["comment", "#[^\\n]*"],
-  ["string", `(?<![\\w])[rRbBfFuUtT]{0,2}(?:"""[^]*?(?:"""|$(?![^]))|'''[^]*?(?:'''|$(?![^]))|${DOUBLE}|${SINGLE})`],
+  ["string", `(?<![\\w])[rRbBfFuUtT]{0,2}(?:${LONG_STRING}|${DOUBLE}|${SINGLE})`],
   ["meta", "(?<=^|\\n)[ \\t]{0,60}@[\\w.]+"],
   ["keyword", words(`and as assert async await break case class continue def del elif else except
-    False finally for from global if import in is lambda match None nonlocal not or pass raise return
+    False finally for from global if import in is lambda match None nonlocal not or pass raise
+    return
     True try type while with yield self cls`)],
   ["type", `${words("int str float bool bytes list dict set tuple object type complex")}|${TYPE}`],
   ["number", NUMBER],
@@ -103,7 +109,8 @@ const SQL = [
   ["keyword", words(`select from where and or not in is null like between join inner left right full
     outer cross on using group by having order asc desc limit offset insert into values update set
     delete create table index view drop alter add column primary key foreign references unique check
-    default constraint with as distinct union all exists case when then else end begin commit rollback
+    default constraint with as distinct union all exists case when then else end begin commit
+    rollback
     transaction returning true false cast if recursive explain analyze`)],
   ["type", words(`int integer bigint smallint text varchar char boolean date timestamp timestamptz
     numeric decimal real float serial uuid json jsonb blob`)],
@@ -126,7 +133,7 @@ const YAML = [
 
 const TOML = [
   ["comment", "#[^\\n]*"],
-  ["string", `"""[^]*?(?:"""|$(?![^]))|'''[^]*?(?:'''|$(?![^]))|${DOUBLE}|'[^'\\n]*'?`],
+  ["string", `${LONG_STRING}|${DOUBLE}|'[^'\\n]*'?`],
   ["tag", "(?<=^|\\n)[ \\t]{0,20}\\[\\[?[^\\]\\n]{0,200}\\]?\\]?"],
   ["key", "(?<=^|\\n|[{,]\\s{0,8})[ \\t]{0,20}[\\w.-]+(?=\\s{0,20}=)"],
   ["keyword", words("true false inf nan")],
@@ -164,7 +171,8 @@ const RUST = C_LIKE(
   ],
 );
 const GO = C_LIKE(
-  `break case chan const continue default defer else fallthrough for func go goto if import interface
+  `break case chan const continue default defer else fallthrough for func go goto if import
+   interface
    map package range return select struct switch type var nil true false iota`,
   `bool byte complex64 complex128 error float32 float64 int int8 int16 int32 int64 rune string uint
    uint8 uint16 uint32 uint64 uintptr any`,
@@ -174,7 +182,8 @@ const GO = C_LIKE(
 const C = C_LIKE(
   `alignas auto break case catch class const constexpr continue default delete do else enum explicit
    export extern final for friend goto if inline mutable namespace new noexcept nullptr operator
-   override private protected public register return sizeof static static_cast struct switch template
+   override private protected public register return sizeof static static_cast struct switch
+   template
    this throw try typedef typename union using virtual volatile while true false concept requires
    co_await co_return co_yield NULL`,
   `bool char double float int long short signed unsigned void size_t ssize_t int8_t int16_t int32_t
@@ -185,7 +194,8 @@ const C = C_LIKE(
 const JAVA = C_LIKE(
   `abstract assert break case catch class const continue default do else enum extends final finally
    for goto if implements import instanceof interface native new package private protected public
-   record return sealed static strictfp super switch synchronized this throw throws transient try var
+   record return sealed static strictfp super switch synchronized this throw throws transient try
+   var
    void volatile while yield true false null fun val when object companion override suspend`,
   "boolean byte char double float int long short",
   [["meta", "@\\w+"], ["string", '"""[^]*?(?:"""|$(?![^]))']],
@@ -228,7 +238,7 @@ export function rulesOf(language) {
 
 /** The language of a file, by the end of its name. */
 export function languageOfPath(path) {
-  const name = path.slice(Math.max(path.lastIndexOf("/"), path.lastIndexOf("\\")) + 1).toLowerCase();
+  const name = path.toLowerCase().split(/[\\/]/).at(-1);
   const end = name.includes(".") ? name.slice(name.lastIndexOf(".") + 1) : name;
   return rules.has(end) ? end : "";
 }

@@ -18,7 +18,10 @@ export function tableFrom(heading, delimiters) {
 
 export function addRow(table, line) {
   const row = cells(line, table.align.length);
-  for (; row.length < table.align.length && table.added < MOST_ADDED; table.added += 1) row.push("");
+  while (row.length < table.align.length && table.added < MOST_ADDED) {
+    row.push("");
+    table.added += 1;
+  }
   table.rows.push(row);
 }
 

@@ -1,6 +1,6 @@
-// ThumbHash, read: an image in about 25 bytes, so that its place has its colours at once. The format
-// is Evan Wallace's: a few cosine terms of brightness, of two colour differences and of alpha, four
-// bits each, behind a header of five or six bytes.
+// ThumbHash, read: an image in about 25 bytes, so that its place has its colours at once. The
+// format is Evan Wallace's: a few cosine terms of brightness, of two colour differences and of
+// alpha, four bits each, behind a header of five or six bytes.
 
 const SHOWN = 32; // pixels of a placeholder, along its longer side
 
@@ -18,8 +18,11 @@ export function pixelsOf(bytes) {
   const reader = nibblesFrom(bytes, hasAlpha ? 6 : 5);
   const scaleL = ((head >> 18) & 31) / 31;
   const l = { mean: (head & 63) / 63, nx, ny, list: read(reader, nx, ny, scaleL) };
-  const p = { mean: ((head >> 6) & 63) / 31.5 - 1, nx: 3, ny: 3, list: read(reader, 3, 3, (((tail >> 3) & 63) / 63) * 1.25) };
-  const q = { mean: ((head >> 12) & 63) / 31.5 - 1, nx: 3, ny: 3, list: read(reader, 3, 3, (((tail >> 9) & 63) / 63) * 1.25) };
+  // Colours are read a little stronger than they were written: rounding has made them weaker.
+  const colour = (mean, scale) =>
+    ({ mean: mean / 31.5 - 1, nx: 3, ny: 3, list: read(reader, 3, 3, (scale / 63) * 1.25) });
+  const p = colour((head >> 6) & 63, (tail >> 3) & 63);
+  const q = colour((head >> 12) & 63, (tail >> 9) & 63);
   const a = hasAlpha
     ? { mean: (bytes[5] & 15) / 15, nx: 5, ny: 5, list: read(reader, 5, 5, (bytes[5] >> 4) / 15) }
     : null;
@@ -54,9 +57,10 @@ function read(reader, nx, ny, scale) {
 
 function painted(width, height, l, p, q, a) {
   const rgba = new Uint8ClampedArray(4 * width * height);
-  const cosines = (count, size) => Array.from({ length: size }, (_, place) =>
-    Float64Array.from({ length: count }, (__, c) => Math.cos((Math.PI / size) * (place + 0.5) * c)));
-  const [across, down] = [cosines(7, width), cosines(7, height)];
+  const wave = (size, place) =>
+    Float64Array.from({ length: 7 }, (_, c) => Math.cos((Math.PI / size) * (place + 0.5) * c));
+  const [across, down] = [width, height].map((size) =>
+    Array.from({ length: size }, (_, place) => wave(size, place)));
   for (let y = 0, at = 0; y < height; y += 1) {
     for (let x = 0; x < width; x += 1, at += 4) {
       const [luma, yellow, red] = [l, p, q].map((channel) => valueAt(channel, across[x], down[y]));
@@ -93,6 +97,7 @@ export function placeholder(thumbhash) {
   if (pixels === null) return null;
   const canvas = document.createElement("canvas");
   Object.assign(canvas, { width: pixels.width, height: pixels.height });
-  canvas.getContext("2d").putImageData(new ImageData(pixels.rgba, pixels.width, pixels.height), 0, 0);
+  const image = new ImageData(pixels.rgba, pixels.width, pixels.height);
+  canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }

@@ -67,7 +67,8 @@ export function bytes(count) {
 }
 
 /** "1 line", "2 lines". */
-export const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+export const counted = (count, noun) =>
+  `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
 // ── What goes on ───────────────────────────────────────────────────────────────────────────────
 

@@ -5,11 +5,13 @@
 import { h } from "./dom.js";
 
 // Overrides and embeddings of direction, tags, and controls but for tab and line feed.
-const HIDDEN =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/u;
+const CONTROLS = "\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\ufff9-\\ufffb";
+const TURNING = "\\u202a-\\u202e\\u2066-\\u2069";
+const TAGS = "[\\u{e0000}-\\u{e007f}]";
 // In code, everything that takes no room counts as well.
-const HIDDEN_IN_CODE =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/u;
+const NARROW = "\\u00ad\\u061c\\u200b-\\u200f\\u2060-\\u2065\\ufeff";
+const HIDDEN = new RegExp(`[${CONTROLS}${TURNING}]|${TAGS}`, "u");
+const HIDDEN_IN_CODE = new RegExp(`[${CONTROLS}${TURNING}${NARROW}]|${TAGS}`, "u");
 // More marks than this in one text are told by their number.
 const MOST = 500;
 

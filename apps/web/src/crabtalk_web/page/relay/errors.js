@@ -21,3 +21,9 @@ export class RefusedError extends Error {
     return this.status === 408 || this.status === 429 || this.status >= 500;
   }
 }
+
+/** What was answered, if it is an answer: whoever says something else is no relay. */
+export function expect(isAnswer, answer) {
+  if (!isAnswer) throw new AwayError();
+  return answer;
+}

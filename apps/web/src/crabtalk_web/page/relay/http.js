@@ -37,6 +37,7 @@ export class Http {
       throw new AwayError();
     }
     if (!response.ok) throw this.#refusal(response.status, told);
+    if (typeof told !== "object" || told === null) throw new AwayError();
     return told;
   }
 

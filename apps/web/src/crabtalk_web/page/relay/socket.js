@@ -1,6 +1,6 @@
-// The relay's socket: what happens, as it happens, and calls to gateways. Engine.IO 4 and Socket.IO 5
-// over a WebSocket, as far as the relay speaks them. A connection that is lost is made anew, later
-// each time, until somebody closes it.
+// The relay's socket: what happens, as it happens, and calls to gateways. Engine.IO 4 and
+// Socket.IO 5 over a WebSocket, as far as the relay speaks them. A connection that is lost is made
+// anew, later each time, until somebody closes it.
 
 import { AwayError, RefusedError } from "./errors.js";
 
@@ -11,8 +11,8 @@ const FIRST_WAIT = 1000;
 const LONGEST_WAIT = 30_000;
 
 /**
- * Dispatches `state` when `state` changes, and `update` and `ephemeral` (CustomEvents) with what the
- * relay tells.
+ * Dispatches `state` when that is another, and `update` and `ephemeral` (CustomEvents) with what
+ * the relay tells.
  */
 export class Socket extends EventTarget {
   state = "offline"; // "connecting" | "online" | "offline"

@@ -15,6 +15,8 @@ const ICONS = {
   forget: "memory", fetch: "globe", webfetch: "globe", websearch: "search", grep: "search",
   glob: "search", "ask-user": "question", task: "task", skill: "memory", "send-file": "file",
 };
+// Longer edits are not counted for the sake of a line that nobody may look at.
+const MOST_COUNTED = 20_000;
 // Names that other programs have for the same.
 const SAME = {
   codexbash: "bash", geminibash: "bash", execute: "bash", shell: "bash", agent: "task",
@@ -48,14 +50,30 @@ export function renderResult(row, context) {
   return draw ? draw(text, row.args ?? {}, options) : [renderOutput(text, options)];
 }
 
+/** A few words for the line itself: {text, isBad}, or null. */
+export function noteOf(row) {
+  const name = toolName(row.name);
+  if (name === "bash" && typeof row.result === "string" && row.state !== "running") {
+    const code = shellOutcome(row.result)?.code;
+    return code ? { text: `exit ${code}`, isBad: true } : null;
+  }
+  const args = row.args ?? {};
+  const [old, fresh] = [args.old_string, args.new_string];
+  if (name !== "edit" || typeof old !== "string" || typeof fresh !== "string") return null;
+  if (old.length + fresh.length > MOST_COUNTED) return null;
+  const kinds = linesBetween(old, fresh).map((line) => line.kind);
+  const count = (kind) => kinds.filter((one) => one === kind).length;
+  return { text: `+${count("added")} \u2212${count("removed")}`, isBad: false };
+}
+
 const pathOf = (args) => [args.path, args.file_path].find((path) => typeof path === "string") ?? "";
 
 const CALLS = {
   bash: (args, { copy }) => {
     const command = Array.isArray(args.command) ? args.command.join(" ") : args.command;
     if (typeof command !== "string") return renderArguments(args, { copy });
-    const others = without(args, ["command"]);
-    return [renderCode(command, "shell", { copy, label: "Command" }), renderArguments(others, { copy })];
+    const shown = renderCode(command, "shell", { copy, label: "Command" });
+    return [shown, renderArguments(without(args, ["command"]), { copy })];
   },
   read: (args, context, title) => renderPath(pathOf(args), title),
   edit: (args, context, title) => [renderPath(pathOf(args), title), renderEdit(args)],

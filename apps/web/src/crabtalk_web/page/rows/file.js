@@ -1,5 +1,5 @@
-// Files: pictures in their own shape from the first moment, with a placeholder until they are there;
-// everything else as a card that says what it is and how large. Nothing is opened as a page.
+// Files: pictures in their own shape from the first moment, with a placeholder until they are
+// there; everything else as a card that says what it is and how large. Nothing is opened as a page.
 
 import { h } from "../draw/dom.js";
 import { icon } from "../draw/icons.js";
@@ -12,22 +12,24 @@ import { colour, nameOf } from "./speaker.js";
 const DRAWN = /^image\/(?:png|jpeg|gif|webp|avif|bmp)$/i;
 const LARGEST_SIDE = 65_535;
 
-const parts = new WeakMap();
+const drawn = new WeakMap();
 
 export function renderFile(row, context) {
   const element = h("div", { class: "file" });
-  colour(element, row.speaker);
-  const isPicture = isShape(row.image) && DRAWN.test(row.mimeType || "image/png");
-  const body = isPicture ? renderPicture(row, context) : renderCard(row, context);
-  element.append(...[nameOf(row.speaker, context), body].filter(Boolean));
-  parts.set(element, { ref: row.ref });
+  updateFile(element, row, context);
   return element;
 }
 
-/** What a file is does not change; where its bytes are may become known. */
-export function updateFile(element, row) {
-  const part = parts.get(element);
-  part.ref = row.ref;
+/** Drawn anew when it has become known what it is, as with a picture that was just dropped. */
+export function updateFile(element, row, context) {
+  const { name, size, mimeType, image, speaker } = row;
+  const key = JSON.stringify([name, size, mimeType, image, speaker]);
+  if (drawn.get(element) === key) return;
+  drawn.set(element, key);
+  colour(element, speaker);
+  const isPicture = isShape(image) && DRAWN.test(mimeType || "image/png");
+  const body = isPicture ? renderPicture(row, context) : renderCard(row, context);
+  element.replaceChildren(...[nameOf(speaker, context), body].filter(Boolean));
 }
 
 function isShape(image) {
@@ -97,7 +99,8 @@ function renderCard(row, context) {
   const button = h("button", { type: "button", class: "button quiet small file-save",
     "aria-label": `Download ${nameFor(row)}`,
     onClick: () => save(row, context, { button, bar, problem }) }, icon("download"), "Download");
-  return h("div", { class: "file-card" }, icon(/^image\//.test(row.mimeType ?? "") ? "picture" : "file"),
+  const drawing = /^image\//.test(row.mimeType ?? "") ? "picture" : "file";
+  return h("div", { class: "file-card" }, icon(drawing),
     h("div", { class: "file-about" },
       h("bdi", { class: "file-name" }, visible(row.name, { isCode: true })),
       h("span", { class: "file-kind" }, [kindOf(row), bytes(row.size)].filter(Boolean).join(", ")),

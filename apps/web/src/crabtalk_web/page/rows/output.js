@@ -17,16 +17,23 @@ const MOST_CHARACTERS = 200_000;
  * @param {{label?: string, language?: string, copy?: Function, isError?: boolean, gutter?: number}}
  * options `gutter` is the number of the first line, where lines have numbers.
  */
-export function renderOutput(text, { label = "Output", language = "", copy = null, isError = false, gutter = 0 } = {}) {
+export function renderOutput(text, options = {}) {
+  const { label = "Output", language = "", copy = null, isError = false, gutter = 0 } = options;
   const lines = language ? null : linesOfDiff(text);
   const json = language || lines ? null : asJson(text);
-  const shown = json ?? text.replace(/\n+$/, "");
+  const shown = json ?? withoutEnd(text);
   const head = h("div", { class: "output-head" }, h("span", { class: "output-label" }, label),
     copy ? copyButton(() => terminalText(text), copy) : null);
   const body = lines
     ? renderDiff(lines)
     : folding(shown, (part) => lay(part, json === null ? language : "json", gutter), label);
   return h("div", { class: isError ? "output is-error" : "output" }, head, body);
+}
+
+function withoutEnd(text) {
+  let end = text.length;
+  while (end > 0 && text[end - 1] === "\n") end -= 1;
+  return text.slice(0, end);
 }
 
 function asJson(text) {

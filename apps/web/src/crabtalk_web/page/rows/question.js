@@ -1,7 +1,7 @@
 // Questions of agents: a form with a part for each of them. One device's answer counts; what the
 // others were about to say is not lost without a word.
 
-import { h } from "../draw/dom.js";
+import { fill, h } from "../draw/dom.js";
 import { renderInline, renderMarkdown } from "../draw/markdown.js";
 import { visible } from "../draw/visible.js";
 
@@ -13,13 +13,14 @@ import { visible } from "../draw/visible.js";
  */
 export function renderQuestion(question, { answer, dismiss }) {
   const fields = question.questions.map((one, at) => new Field(one, `${question.id}-${at}`));
+  const name = question.questions.map((one) => one.header || "Question").join(", ");
   const send = h("button", { type: "submit", class: "button primary" }, "Answer");
   const leave = h("button", { type: "button", class: "button quiet" }, "Dismiss");
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const note = h("p", { class: "question-note", role: "status", hidden: true });
   const form = h("form", {
     class: "question",
-    "aria-label": question.questions.map((one) => one.header || "Question").join(", ") || "Question",
+    "aria-label": name || "Question",
     novalidate: true,
   }, fields.map((field) => field.element), problem, note,
   h("div", { class: "question-acts" }, send, leave));
@@ -71,9 +72,10 @@ class Answering {
     this.form.setAttribute("aria-busy", String(name === "sending"));
     this.problem.hidden = true;
     this.note.hidden = !words;
-    this.note.replaceChildren(
-      ...(name === "sending" ? [h("span", { class: "spinner", "aria-hidden": "true" })] : []), words);
-    // What has focus keeps it while it is sent: only fields are disabled, buttons say that they are.
+    const isSending = name === "sending";
+    const turning = isSending ? h("span", { class: "spinner", "aria-hidden": "true" }) : null;
+    fill(this.note, turning, words);
+    // A button that has focus keeps it while it is sent: it says that it is disabled, and is not.
     for (const field of this.fields) field.element.disabled = name !== "open";
     for (const button of [this.send, this.leave]) {
       button.setAttribute("aria-disabled", String(name !== "open"));
@@ -103,19 +105,18 @@ class Field {
   }
 
   option(option, name, at) {
+    const about = option.description ? `${name}-${at}-about` : null;
     const input = h("input", {
       type: this.isMultiple ? "checkbox" : "radio",
       name,
       id: `${name}-${at}`,
       value: String(at),
-      "aria-describedby": option.description ? `${name}-${at}-about` : null,
+      "aria-describedby": about,
       onChange: () => { if (!this.isMultiple && this.words) this.words.input.value = ""; },
     });
     const row = h("div", { class: "option" }, input,
       h("label", { for: input.id }, visible(String(option.label))),
-      option.description
-        ? h("p", { id: `${name}-${at}-about`, class: "option-about" }, renderInline(option.description))
-        : null);
+      about && h("p", { id: about, class: "option-about" }, renderInline(option.description)));
     return { input, row, label: String(option.label) };
   }
 

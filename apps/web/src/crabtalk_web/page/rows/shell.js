@@ -26,15 +26,18 @@ function parsed(text) {
   }
 }
 
+const END = /","exit_code":(-?\d{1,9})[^"]{0,40}(?:"cut":\{[^}]{0,200}\})?\}?\s*$/;
+
 /** Reads what is there of a text whose middle was left out. */
 function salvaged(text) {
-  const tail = /","exit_code":(-?\d{1,9})[^"]{0,40}(?:"cut":\{[^}]{0,200}\})?\}?\s*$/.exec(text.slice(-400));
-  const body = text.slice('{"stdout":"'.length, tail ? text.length - (tail[0].length) : text.length);
+  const tail = END.exec(text.slice(-400));
+  const body = text.slice('{"stdout":"'.length, text.length - (tail?.[0].length ?? 0));
   const border = body.lastIndexOf('","stderr":"');
   const [stdout, stderr] = border === -1
     ? [body, ""]
     : [body.slice(0, border), body.slice(border + '","stderr":"'.length)];
-  return { stdout: unescaped(stdout), stderr: unescaped(stderr), exit_code: tail ? Number(tail[1]) : 0 };
+  const code = tail ? Number(tail[1]) : 0;
+  return { stdout: unescaped(stdout), stderr: unescaped(stderr), exit_code: code };
 }
 
 const ESCAPES = { n: "\n", t: "\t", r: "\r", b: "\b", f: "\f" };

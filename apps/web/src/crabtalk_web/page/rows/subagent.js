@@ -1,9 +1,12 @@
-// What a sub-agent said and did: rows inside the row of the call that delegated to it, to any depth,
-// and a line that counts them.
+// Sub-agents: what they said and did, as rows inside the row of the call that delegated to them, to
+// any depth; who they are, what they were told, and how much they did.
 
 import { arrange, h } from "../draw/dom.js";
-import { counted } from "../draw/time.js";
+import { icon } from "../draw/icons.js";
 import { renderMarkdown } from "../draw/markdown.js";
+import { counted } from "../draw/time.js";
+import { visible } from "../draw/visible.js";
+import { hueOf } from "../story/agents.js";
 
 // More rows than this are shown when somebody asks for them: the latest first.
 const MOST = 200;
@@ -20,7 +23,8 @@ export class Children {
     const rows = row.children ?? [];
     const shown = rows.slice(Math.max(0, rows.length - this.#shown));
     const nodes = shown.map((child) => this.#node(child, context));
-    if (rows.length > shown.length) nodes.unshift(this.#button(row, context, rows.length - shown.length));
+    const hidden = rows.length - shown.length;
+    if (hidden) nodes.unshift(this.#button(row, context, hidden));
     if (!nodes.length) nodes.push(this.#empty(row));
     arrange(this.element, nodes);
     // Deeper than this an indent says nothing, and takes the room of words.
@@ -35,8 +39,9 @@ export class Children {
     const isSaid = said !== undefined && said.text.trim() === text;
     const key = isSaid ? "" : text;
     if (this.#result.text !== key) {
-      const nodes = key ? [h("div", { class: `task-result is-${row.state}` }, renderMarkdown(key, { copy: context.copy }))] : [];
-      this.#result = { text: key, nodes };
+      const words = key ? renderMarkdown(key, { copy: context.copy }) : null;
+      const name = row.state === "failed" ? "task-result is-failed" : "task-result";
+      this.#result = { text: key, nodes: words ? [h("div", { class: name }, words)] : [] };
     }
     return this.#result.nodes;
   }
@@ -74,7 +79,7 @@ export class Children {
 }
 
 /** "3 calls, 1 sub-agent": everything inside, at any depth. */
-export function renderCounts(row) {
+export function countsOf(row) {
   const count = { calls: 0, tasks: 0 };
   const left = [...(row.children ?? [])];
   while (left.length) {
@@ -87,4 +92,23 @@ export function renderCounts(row) {
     count.calls ? counted(count.calls, "call") : "",
     count.tasks ? counted(count.tasks, "sub-agent") : "",
   ].filter(Boolean).join(", ");
+}
+
+/** The name of who works, in its colour. */
+export function renderTaskName(name) {
+  return h("span", { class: "task-name has-speaker", style: { "--hue": String(hueOf(name)) } },
+    h("bdi", {}, visible(name.slice(0, 100))));
+}
+
+/** What it was told, folded: its own words are what counts. */
+export function renderPrompt(row, context) {
+  const prompt = [row.args?.prompt, row.args?.message, row.args?.description].find(
+    (text) => typeof text === "string" && text.trim(),
+  );
+  if (!prompt) return [];
+  const details = h("details", { class: "task-prompt", onToggle: () => {
+    if (!details.open || details.childElementCount > 1) return;
+    details.append(renderMarkdown(prompt, { copy: context.copy }));
+  } }, h("summary", {}, icon("chevron"), "What it was told"));
+  return [details];
 }

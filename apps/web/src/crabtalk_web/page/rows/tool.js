@@ -1,13 +1,13 @@
 // Calls of tools: one line that says what, how it stands and how long it took, and what was asked
 // and answered behind it. Nothing behind the line is made before somebody opens it.
 
-import { arrange, fill, h } from "../draw/dom.js";
+import { arrange, fill, h, setText } from "../draw/dom.js";
 import { icon } from "../draw/icons.js";
-import { renderInline, renderMarkdown } from "../draw/markdown.js";
+import { renderInline } from "../draw/markdown.js";
 import { duration, elapsed, keepTime } from "../draw/time.js";
-import { iconOf, renderCall, renderResult } from "./calls.js";
-import { Children, renderCounts } from "./subagent.js";
-import { nameOf, colour } from "./speaker.js";
+import { iconOf, noteOf, renderCall, renderResult } from "./calls.js";
+import { colour, nameOf } from "./speaker.js";
+import { Children, countsOf, renderPrompt, renderTaskName } from "./subagent.js";
 
 const parts = new WeakMap();
 
@@ -15,14 +15,14 @@ export function renderTool(row, context) {
   const element = h("div", { class: row.task ? "tool is-task" : "tool" });
   colour(element, row.speaker);
   const title = h("span", { class: "tool-title" });
-  const counts = h("span", { class: "tool-counts" });
+  const note = h("span", { class: "tool-note" });
   const state = h("span", { class: "tool-state" });
   const drawing = h("span", { class: "tool-icon" }, icon(iconOf(row.name)));
   const body = h("div", { class: "tool-body" });
   const details = h("details", { onToggle: () => openBody(element) },
-    h("summary", { class: "tool-head" }, icon("chevron"), drawing, title, counts, state), body);
+    h("summary", { class: "tool-head" }, icon("chevron"), drawing, title, note, state), body);
   element.append(...[nameOf(row.speaker, context), details].filter(Boolean));
-  parts.set(element, { row, context, details, title, counts, state, drawing, body, made: {} });
+  parts.set(element, { row, context, details, title, note, state, drawing, body, made: {} });
   // A sub-agent at work is watched; what is done is one line.
   if (row.task && row.state === "running" && context.depth < 3) details.open = true;
   updateTool(element, row, context);
@@ -41,20 +41,29 @@ export function updateTool(element, row, context) {
 
 function drawTitle(part, row) {
   const words = row.task?.title || row.title || row.description || row.name || "Tool";
-  if (part.made.title !== words) {
-    part.made.title = words;
-    fill(part.title, renderInline(words));
+  const key = `${row.task?.name} ${words}`;
+  if (part.made.title !== key) {
+    part.made.title = key;
+    fill(part.title, row.task ? renderTaskName(row.task.name) : null, renderInline(words));
   }
   const drawing = row.task ? "task" : iconOf(row.name);
   if (part.made.icon !== drawing) {
     part.made.icon = drawing;
     fill(part.drawing, icon(drawing));
   }
-  const counts = row.task ? renderCounts(row) : "";
-  if (part.counts.textContent !== counts) part.counts.textContent = counts;
+  drawNote(part, row);
 }
 
-const WORDS = { failed: "Failed", cut: "Stopped" };
+/** How much a sub-agent did, an edit changed, or with what a command failed. */
+function drawNote(part, row) {
+  if (!row.task && part.made.noted === row.result) return;
+  part.made.noted = row.result;
+  const note = row.task ? { text: countsOf(row), isBad: false } : noteOf(row);
+  setText(part.note, note?.text ?? "");
+  part.note.classList.toggle("is-bad", Boolean(note?.isBad));
+}
+
+const WORDS = { failed: ["Failed", "cross"], cut: ["Stopped", "stop"] };
 
 function drawState(part, row) {
   const took = row.durationMs > 0 ? duration(row.durationMs) : "";
@@ -68,9 +77,11 @@ function drawState(part, row) {
       h("span", { dataset: { since: String(row.time) } }, elapsed(Date.now() - row.time)));
     return;
   }
-  const word = WORDS[row.state];
-  fill(part.state, word ? h("span", { class: "tool-word" }, icon(row.state === "cut" ? "stop" : "cross"), word)
-    : h("span", { class: "visually-hidden" }, "Done"), took ? ` ${took}` : null);
+  const [word, drawing] = WORDS[row.state] ?? [];
+  const said = word
+    ? h("span", { class: "tool-word" }, icon(drawing), word)
+    : h("span", { class: "visually-hidden" }, "Done");
+  fill(part.state, said, took ? ` ${took}` : null);
 }
 
 /** Makes what is behind the line, or only what of it has changed since it was made. */
@@ -79,7 +90,7 @@ function openBody(element) {
   if (!details.open) return;
   if (made.args !== row.args) {
     made.args = row.args;
-    made.call = row.task ? renderTaskCall(row, context) : renderCall(row, context);
+    made.call = row.task ? renderPrompt(row, context) : renderCall(row, context);
   }
   const outcome = `${row.state} ${row.result}`;
   if (made.outcome !== outcome) {
@@ -95,20 +106,9 @@ function openBody(element) {
   nodes.push(...(made.result ?? (made.children ? made.children.result(row, context) : [])));
   if (!nodes.length) {
     made.nothing ??= h("p", { class: "nothing" });
-    made.nothing.textContent = row.state === "running" ? "No output yet." : "There is nothing more to see.";
+    const isRunning = row.state === "running";
+    setText(made.nothing, isRunning ? "No output yet." : "There is nothing more to see.");
     nodes.push(made.nothing);
   }
   arrange(body, nodes);
-}
-
-/** What a sub-agent was told, folded: its words are what counts. */
-function renderTaskCall(row, context) {
-  const prompt = [row.args?.prompt, row.args?.message, row.args?.description].find(
-    (text) => typeof text === "string" && text.trim(),
-  );
-  if (!prompt) return [];
-  const details = h("details", { class: "task-prompt", onToggle: () => {
-    if (details.open && details.childElementCount === 1) details.append(renderMarkdown(prompt, { copy: context.copy }));
-  } }, h("summary", {}, icon("chevron"), "What it was told"));
-  return [details];
 }

@@ -65,8 +65,9 @@ function drawState(part, row, session) {
     h("button", { type: "button", class: "button quiet small", onClick: act }, label);
   const line = h("span", { class: "user-state-words" });
   setText(line, row.problem ? `${words}. ${row.problem}` : words);
-  const acts = row.state === "failed"
-    ? [button("Try again", () => session.retry(row.id)), button("Discard", () => session.discard(row.id))]
-    : row.state === "waiting" ? [button("Discard", () => session.discard(row.id))] : [];
+  const acts = [
+    row.state === "failed" ? button("Try again", () => session.retry(row.id)) : null,
+    row.state === "sending" ? null : button("Discard", () => session.discard(row.id)),
+  ];
   part.state.replaceChildren(...[part.bar, line, ...acts].filter(Boolean));
 }

@@ -1,7 +1,7 @@
 // Where things stand: by the agent's clock, and by their number where two have the same time.
 //
-// What people's devices say has no such clock. It stands where its number puts it: after whatever it
-// follows, however wrong anybody's watch is; so words that are new are always last.
+// What people's devices say has no such clock. It stands where its number puts it: after whatever
+// it follows, however wrong anybody's watch is; so words that are new are always last.
 
 /** Numbers and times of what has a time, by number. */
 export class Clock {

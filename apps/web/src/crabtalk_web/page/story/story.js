@@ -6,21 +6,17 @@
 
 import { Agents } from "./agents.js";
 import { isCuid } from "./bodies.js";
-import { Clock, compare, insert, remove } from "./order.js";
+import { Clock, compare } from "./order.js";
 import { fileRow, People, userRow } from "./people.js";
+import { Tree } from "./tree.js";
 import { Turns } from "./turns.js";
 
-// What would be deeper is shown further out: somebody has to draw it.
-const DEEPEST = 24;
-
 export class Story {
-  rows = [];
   usage = null;
   version = 0; // goes up with every change to anything
 
+  #tree = new Tree();
   #seen = new Set();
-  #places = new Map();
-  #parents = new Map();
   #clock = new Clock();
   #agents = new Agents();
   #turns = new Turns();
@@ -28,6 +24,11 @@ export class Story {
   #waiting = new Map(); // rows that are not at the relay yet, by their local ids
   #loose = new Map(); // rows that hold a file whose words have not come
   #usedAt = { time: -Infinity, seq: -Infinity };
+
+  /** Those at the top, in order; the same list all the time. */
+  get rows() {
+    return this.#tree.rows;
+  }
 
   /** Whether a turn is open. */
   get isWorking() {
@@ -47,7 +48,7 @@ export class Story {
     for (const entry of fresh) this.#take(entry);
     if (fresh.some(isOfPeople)) this.#handOutFiles();
     this.#resettle(moved);
-    for (const row of this.#turns.cut()) this.#touch(row);
+    for (const row of this.#turns.cut()) this.#tree.touch(row);
     this.version += 1;
     return true;
   }
@@ -65,7 +66,7 @@ export class Story {
       this.#put(row, { time: Infinity, seq: order });
     }
     Object.assign(row, { state, problem, progress });
-    this.#touch(row);
+    this.#tree.touch(row);
     this.version += 1;
     return row;
   }
@@ -75,7 +76,7 @@ export class Story {
     const row = this.#waiting.get(localId);
     if (!row) return;
     this.#waiting.delete(localId);
-    this.#takeOut(row);
+    this.#tree.take(row);
     this.version += 1;
   }
 
@@ -115,7 +116,7 @@ export class Story {
     const row = waiting ?? userRow(idOf(entry), entry.time, entry.ev.text);
     if (waiting) {
       this.#waiting.delete(entry.localId);
-      this.#takeOut(row);
+      this.#tree.take(row);
       Object.assign(row, { time: entry.time, state: "sent", problem: "", progress: null });
       row.revision += 1;
     }
@@ -140,7 +141,6 @@ export class Story {
     const row = this.#people.file(id, make);
     row.ref = ev.ref;
     this.#people.add(entry, row);
-    this.#places.set(row, place);
   }
 
   #begin(entry, place, turn, agent) {
@@ -149,7 +149,7 @@ export class Story {
     if (known) {
       Object.assign(known, { name, title, description, args: { ...known.args, ...args } });
       this.#link(known);
-      this.#touch(known);
+      this.#tree.touch(known);
       return;
     }
     const row = {
@@ -176,7 +176,7 @@ export class Story {
 
   #end(turn, ev) {
     const row = turn === null ? null : this.#turns.end(turn, ev);
-    if (row) this.#touch(row);
+    if (row) this.#tree.touch(row);
   }
 
   #endTurn(entry, place, turn) {
@@ -204,68 +204,28 @@ export class Story {
     // A call that only looks like an agent's id delegates to nobody until that agent speaks.
     if (!id || row.task) return;
     const agent = this.#agents.of(id);
-    if (agent.host !== null || this.#isInside(row, agent)) return;
+    if (agent.host !== null || this.#tree.isInside(row, agent.rows)) return;
     if (id !== named && !agent.rows.size) {
       agent.call = row;
       return;
     }
     this.#agents.link(agent, row);
-    for (const said of agent.rows) {
-      this.#takeOut(said);
-      this.#hang(said, agent);
-    }
+    for (const said of agent.rows) this.#tree.hang(said, row);
     this.#touchAllOf(agent);
-  }
-
-  #isInside(row, agent) {
-    for (let at = row; at; at = this.#parents.get(at)) {
-      if (agent.rows.has(at)) return true;
-    }
-    return false;
   }
 
   // ── Rows ────────────────────────────────────────────────────────────────────────────────────
 
   #put(row, place, agent = null) {
-    this.#places.set(row, place);
-    if (agent?.call && agent.host === null && !this.#isInside(agent.call, agent)) {
-      this.#agents.link(agent, agent.call);
-    }
+    const call = agent?.host === null ? agent.call : null;
+    if (call && !this.#tree.isInside(call, agent.rows)) this.#agents.link(agent, call);
     agent?.rows.add(row);
-    this.#hang(row, agent);
-  }
-
-  #hang(row, agent) {
-    let host = agent?.host ?? null;
-    const height = heightOf(row);
-    for (let depth = this.#depthOf(host); host && depth + height > DEEPEST; depth -= 1) {
-      host = this.#parents.get(host) ?? null;
-    }
-    if (host) this.#parents.set(row, host);
-    insert(host ? host.children : this.rows, row, (one) => this.#places.get(one));
-    if (host) this.#touch(host);
-  }
-
-  #takeOut(row) {
-    const host = this.#parents.get(row);
-    remove(host ? host.children : this.rows, row);
-    this.#parents.delete(row);
-    if (host) this.#touch(host);
-  }
-
-  #depthOf(row) {
-    let depth = 0;
-    for (let at = row; at; at = this.#parents.get(at)) depth += 1;
-    return depth;
-  }
-
-  #touch(row) {
-    for (let at = row; at; at = this.#parents.get(at)) at.revision += 1;
+    this.#tree.put(row, place, agent?.host ?? null);
   }
 
   #touchAllOf(agent) {
-    for (const row of agent.rows) this.#touch(row);
-    if (agent.host) this.#touch(agent.host);
+    for (const row of agent.rows) this.#tree.touch(row);
+    if (agent.host) this.#tree.touch(agent.host);
   }
 
   // ── People ──────────────────────────────────────────────────────────────────────────────────
@@ -274,10 +234,9 @@ export class Story {
     const { groups, loose } = this.#people.sorted();
     for (const { row, files } of groups) {
       for (const file of files) this.#forgetLoose(file);
-      const isSame = files.length === row.files.length && files.every((f, at) => f === row.files[at]);
-      if (isSame) continue;
+      if (isSame(files, row.files)) continue;
       row.files = files;
-      this.#touch(row);
+      this.#tree.touch(row);
     }
     const held = new Set([...this.#waiting.values()].flatMap((row) => row.files));
     for (const { entry, row: file } of loose) {
@@ -285,7 +244,7 @@ export class Story {
       const row = userRow(`file ${idOf(entry)}`, entry.time, "");
       row.files = [file];
       this.#loose.set(file, row);
-      this.#put(row, this.#places.get(file));
+      this.#put(row, this.#clock.place(entry));
     }
   }
 
@@ -293,26 +252,19 @@ export class Story {
     const row = this.#loose.get(file);
     if (!row) return;
     this.#loose.delete(file);
-    this.#takeOut(row);
+    this.#tree.take(row);
   }
 
   /** Words whose neighbours in time are others now. */
   #resettle({ low, high }) {
     for (const { entry, row } of this.#people.between(low, high)) {
       const place = this.#clock.place(entry);
-      const [was, shown] = [this.#places.get(row), this.#loose.get(row) ?? row];
-      if (compare(was, place) === 0) continue;
-      if (shown.kind === "file") {
-        this.#places.set(row, place);
-        continue;
-      }
-      this.#takeOut(shown);
-      this.#places.set(row, place);
-      this.#put(shown, place);
+      if (row.kind === "user") this.#tree.move(row, place);
+      else if (this.#loose.has(row)) this.#tree.move(this.#loose.get(row), place);
     }
   }
 }
 
-const heightOf = ({ children = [] }) => 1 + Math.max(0, ...children.map(heightOf));
+const isSame = (a, b) => a.length === b.length && a.every((one, at) => one === b[at]);
 const isOfPeople = (entry) => entry.role === "user" && !entry.isTimed;
 const idOf = ({ id, localId, seq }) => id || localId || `seq ${seq}`;

@@ -1,6 +1,6 @@
 // The application: which view is shown, and what leads from one to another.
 
-import { h } from "../draw/dom.js";
+import { arrange, h } from "../draw/dom.js";
 import { ConnectionBar, revokedBar, updateBar } from "./connection.js";
 import { ConversationView } from "./conversation.js";
 import { joiningView } from "./joining.js";
@@ -10,7 +10,9 @@ import { pairingView } from "./pairing.js";
 import { SearchView } from "./search.js";
 import { startServiceWorker } from "./service.js";
 import { settingsView } from "./settings.js";
-import { failedView, lostView, missingView, nothingChosen, unsupportedView, waitingView } from "./states.js";
+import {
+  failedView, lostView, missingView, nothingChosen, unsupportedView, waitingView,
+} from "./states.js";
 import { seedOf, welcomeView } from "./welcome.js";
 
 const isFine = matchMedia("(pointer: fine)");
@@ -20,7 +22,6 @@ const ALONE = new Set(["join", "pair"]);
 export class App {
   #device;
   #router;
-  #root;
   #list = null;
   #view = null;
   #shown = "";
@@ -28,8 +29,9 @@ export class App {
   #seed = "";
   #hit = null;
   #bars = h("div", { class: "bars" });
-  #main = h("main", { class: "main", id: "main", tabindex: "-1" });
-  #shell = null;
+  #pane = h("div", { class: "main", id: "pane", tabindex: "-1" });
+  // One landmark for both panes: where only one of them is shown, it is that one.
+  #main = h("main", { class: "panes" });
 
   constructor(device, router, fragment) {
     this.#device = device;
@@ -39,10 +41,11 @@ export class App {
   }
 
   start(root) {
-    this.#root = root;
     this.#router.addEventListener("change", () => this.#show({ isMoved: true }));
     this.#device.addEventListener("change", () => this.#changed());
-    this.#bars.append(new ConnectionBar(this.#device).element, revokedBar(this.#device, () => leave()));
+    this.#bars.append(new ConnectionBar(this.#device).element, revokedBar(this.#device, leave));
+    root.className = "shell";
+    root.replaceChildren(skipLink(), this.#bars, this.#main);
     listenForKeys(this.#keys());
     this.#show({ isMoved: false });
     startServiceWorker((take) => this.#bars.append(updateBar(take))).catch(() => undefined);
@@ -59,7 +62,7 @@ export class App {
     this.#view?.close();
     this.#shown = key;
     this.#view = build();
-    this.#main.replaceChildren(this.#view.element);
+    this.#pane.replaceChildren(this.#view.element);
     this.#name();
     if (isMoved || route.view === "search") this.#focus();
   }
@@ -74,7 +77,7 @@ export class App {
       done: () => this.#entered(),
       join: (seed) => this.#join(seed),
     };
-    if (route.view === "join" && this.#seed) return { key: `join ${this.#seed}`, build: () => this.#joining() };
+    if (route.view === "join" && this.#seed) return { key: "join", build: () => this.#joining() };
     return { key: "welcome", build: () => welcomeView(this.#device, flow) };
   }
 
@@ -85,15 +88,18 @@ export class App {
     if (this.#list) this.#list.current = id ?? "";
     if (view === "conversation") return this.#conversation(id);
     const back = () => this.#router.back("/");
+    const toList = () => this.#router.go("/");
     const views = {
       list: () => nothingChosen(this.#device),
       search: () => new SearchView(this.#device, { back, open: (hit) => this.#openHit(hit) }),
       settings: () => settingsView(this.#device, { back, out: leave }),
       join: () => this.#joining(),
-      pair: () => pairingView(this.#device, { key: this.#machineKey, done: () => this.#router.go("/") }),
+      pair: () => pairingView(this.#device, { key: this.#machineKey, done: toList }),
       missing: () => missingView(),
     };
-    return { key: view, build: views[view] };
+    // What is said where nothing is chosen depends on whether there is anything to choose.
+    const key = isList ? `list ${this.#device.sessions.length > 0}` : view;
+    return { key, build: views[view] };
   }
 
   #conversation(id) {
@@ -118,21 +124,13 @@ export class App {
 
   /** The frame around the view: alone, or with the list beside it. */
   #frame(pane) {
-    if (pane === "alone") {
-      this.#shell = null;
-      this.#list = null;
-      this.#root.className = "shell is-alone";
-      delete this.#root.dataset.pane;
-      this.#root.replaceChildren(this.#bars, this.#main);
-      return;
-    }
-    if (!this.#shell) {
-      this.#list = new ListView(this.#device);
-      this.#shell = [skipLink(), this.#bars, this.#list.element, this.#main];
-      this.#root.className = "shell";
-      this.#root.replaceChildren(...this.#shell);
-    }
-    this.#root.dataset.pane = pane;
+    this.#main.dataset.pane = pane;
+    const isAlone = pane === "alone";
+    if (isAlone) this.#list?.close();
+    if (isAlone) this.#list = null;
+    else this.#list ??= new ListView(this.#device);
+    const panes = isAlone ? [this.#pane] : [this.#list.element, this.#pane];
+    arrange(this.#main, panes);
   }
 
   #changed() {
@@ -151,7 +149,7 @@ export class App {
 
   #focus() {
     if (isFine.matches && this.#view.focus) this.#view.focus();
-    else this.#main.focus({ preventScroll: true });
+    else this.#pane.focus({ preventScroll: true });
   }
 
   // ── What leads from one to another ───────────────────────────────────────────────────────────
@@ -209,8 +207,8 @@ function leave() {
 }
 
 function skipLink() {
-  return h("a", { class: "button skip", href: "#main", onclick: (event) => {
+  return h("a", { class: "button skip", href: "#pane", onclick: (event) => {
     event.preventDefault();
-    document.getElementById("main").focus();
+    document.getElementById("pane").focus();
   } }, "Skip to the conversation");
 }

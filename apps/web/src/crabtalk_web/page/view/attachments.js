@@ -1,7 +1,9 @@
-// Files that wait in the composer: shown at once from the browser's own memory, sent with the words.
+// Files that wait in the composer: shown at once from the browser's own memory, sent with the
+// words.
 
 import { arrange, h } from "../draw/dom.js";
 import { bytes } from "../draw/time.js";
+import { iconButton } from "./controls.js";
 import { icon } from "./icons.js";
 import { notify } from "./notices.js";
 
@@ -27,13 +29,19 @@ export class Attachments {
 
   add(files) {
     for (const file of files) {
-      if (file.size > this.#largest) notify(`${file.name} has ${bytes(file.size)}; ${bytes(this.#largest)} is the most that can be sent.`);
-      else if (!file.size) notify(`${file.name} is empty, or a folder; those cannot be sent.`);
-      else if (this.files.length >= MOST_FILES) notify(`${MOST_FILES} files are the most that one message takes.`);
+      const problem = this.#problemOf(file);
+      if (problem) notify(problem);
       else this.files.push(file);
     }
     this.draw();
     this.#changed();
+  }
+
+  #problemOf({ name, size }) {
+    if (size > this.#largest) return `${name} is too large: ${bytes(this.#largest)} is the most.`;
+    if (!size) return `${name} is empty, or a folder; those cannot be sent.`;
+    if (this.files.length < MOST_FILES) return "";
+    return `${MOST_FILES} files are the most that one message takes.`;
   }
 
   /** The files, which are no longer here then. */
@@ -74,7 +82,6 @@ function chip(file, remove) {
   const element = h("li", { class: "chip" }, picture,
     h("span", { class: "chip-name" }, file.name),
     h("span", { class: "chip-size" }, bytes(file.size)),
-    h("button", { class: "icon-button", type: "button", "aria-label": `Remove ${file.name}`, onclick: remove },
-      icon("close")));
+    iconButton("close", `Remove ${file.name}`, remove));
   return { element, forget: () => address && URL.revokeObjectURL(address) };
 }

@@ -16,7 +16,8 @@ export class Completion {
     this.#textarea = textarea;
     this.#choices = choices;
     this.element = h("ul", {
-      class: "plain completion", id: "completion", role: "listbox", "aria-label": "Completions", hidden: true,
+      class: "plain completion", id: "completion", hidden: true,
+      role: "listbox", "aria-label": "Completions",
     });
     textarea.setAttribute("aria-autocomplete", "list");
     textarea.setAttribute("aria-controls", "completion");
@@ -86,7 +87,8 @@ export class Completion {
 /** Those that begin so, then those that have it inside. */
 function matching(names, start) {
   const wanted = start.toLowerCase();
-  const begins = names.filter((name) => name.toLowerCase().startsWith(wanted));
-  const holds = names.filter((name) => !begins.includes(name) && name.toLowerCase().includes(wanted));
-  return [...begins, ...holds].slice(0, MOST);
+  const places = names.map((name) => [name, name.toLowerCase().indexOf(wanted)]);
+  const begins = places.filter(([, place]) => place === 0);
+  const holds = places.filter(([, place]) => place > 0);
+  return [...begins, ...holds].slice(0, MOST).map(([name]) => name);
 }

@@ -3,7 +3,7 @@
 import { h, setText } from "../draw/dom.js";
 import { Attachments } from "./attachments.js";
 import { Completion } from "./completion.js";
-import { icon } from "./icons.js";
+import { iconButton } from "./controls.js";
 import { notify } from "./notices.js";
 
 const isFine = matchMedia("(pointer: fine)");
@@ -29,13 +29,13 @@ export class Composer {
     this.#sent = sent;
     this.#text = h("textarea", {
       class: "composer-text", id: "message", rows: "1", "aria-label": "Message",
-      placeholder: `Message ${session.agent}`, autocomplete: "off", enterkeyhint: isFine.matches ? "send" : "enter",
+      placeholder: `Message ${session.agent}`, autocomplete: "off",
+      enterkeyhint: isFine.matches ? "send" : "enter",
     });
     this.#input = h("input", { type: "file", multiple: true, hidden: true });
-    this.#send = h("button", { class: "icon-button composer-send", type: "submit", "aria-label": "Send", title: "Send" },
-      icon("send"));
-    const attach = h("button", { class: "icon-button", type: "button", "aria-label": "Attach files", title: "Attach files",
-      onclick: () => this.#input.click() }, icon("attach"));
+    const sending = { class: "icon-button composer-send", type: "submit" };
+    this.#send = iconButton("send", "Send", null, sending);
+    const attach = iconButton("attach", "Attach files", () => this.#input.click());
     this.#files = new Attachments(session, () => this.draw());
     this.#completion = new Completion(this.#text, (sign) => this.#choices(sign));
     this.#box = h("div", { class: "composer-box" }, this.#completion.element, this.#files.element,
@@ -77,7 +77,8 @@ export class Composer {
     if (continuedBy) {
       if (!this.#away.querySelector("a")) this.#away.replaceChildren(...movedOn(continuedBy));
     } else {
-      setText(this.#away, `${host || "The machine"} is away. What you write reaches it when it is back.`);
+      const who = host || "The machine";
+      setText(this.#away, `${who} is away. What you write reaches it when it is back.`);
     }
   }
 
@@ -128,7 +129,7 @@ export class Composer {
     this.#sent();
   }
 
-  /** Guests are the other agents of the same machine; the conversation's own needs no bringing in. */
+  /** Guests are the other agents of the same machine. */
   #choices(sign) {
     const { agent, machine, commands } = this.#session;
     if (sign === "/") return (commands ?? []).map((name) => name.replace(/^\//, ""));
@@ -149,5 +150,6 @@ export class Composer {
 }
 
 function movedOn(id) {
-  return ["This conversation was begun anew. ", h("a", { href: `/s/${id}` }, "Go to where it goes on"), "."];
+  const there = h("a", { href: `/s/${id}` }, "Go to where it goes on");
+  return ["This conversation was begun anew. ", there, "."];
 }

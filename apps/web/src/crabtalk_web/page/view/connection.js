@@ -1,6 +1,7 @@
 // The bars above everything: that there is no connection, and that a newer version waits.
 
 import { h, setText } from "../draw/dom.js";
+import { button } from "./controls.js";
 import { icon } from "./icons.js";
 
 // A connection that comes back within this time was never worth a word.
@@ -14,7 +15,8 @@ export class ConnectionBar {
 
   constructor(device) {
     this.#device = device;
-    this.element = h("div", { class: "bar", role: "status", hidden: true }, icon("offline"), this.#text);
+    const props = { class: "bar", role: "status", hidden: true };
+    this.element = h("div", props, icon("offline"), this.#text);
     device.addEventListener("change", () => this.draw());
     this.draw();
   }
@@ -22,7 +24,8 @@ export class ConnectionBar {
   draw() {
     clearTimeout(this.#timer);
     const { state, since, problem } = this.#device.connection;
-    const isAway = this.#device.stage === "ready" && state !== "online";
+    const { stage, isRevoked } = this.#device;
+    const isAway = stage === "ready" && !isRevoked && state !== "online";
     const left = since + QUIET_MS - Date.now();
     if (isAway && left > 0) {
       this.#timer = setTimeout(() => this.draw(), left);
@@ -41,17 +44,15 @@ function offline(problem) {
 /** A newer version of the page waits; whoever likes takes it now. */
 export function updateBar(take) {
   return h("div", { class: "bar", role: "status" },
-    h("span", {}, "A newer version of this page is here."),
-    h("button", { class: "button small", type: "button", onclick: take }, "Load it"));
+    h("span", {}, "A newer version of this page is here."), button("Load it", take, "small"));
 }
 
-/** This device was taken out of the account elsewhere. It still has the keys, so it may come back. */
+/** This device was taken out of the account elsewhere. It has the keys still, and may come back. */
 export function revokedBar(device, leave) {
   const bar = h("div", { class: "bar", role: "alert" },
     h("span", {}, "This browser was taken out of your account."),
-    h("button", { class: "button small", type: "button", onclick: () => device.logInAgain() }, "Log in again"),
-    h("button", { class: "button small", type: "button", onclick: () => device.logOut().then(leave) },
-      "Remove everything here"));
+    button("Log in again", () => device.logInAgain(), "small"),
+    button("Remove everything here", () => device.logOut().then(leave), "small"));
   const draw = () => (bar.hidden = !device.isRevoked);
   device.addEventListener("change", draw);
   draw();

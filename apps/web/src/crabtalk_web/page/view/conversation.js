@@ -1,11 +1,12 @@
-// A conversation: its head, its rows in a window, what is being written, what is asked, the composer.
-// Everything that changes is drawn once a frame, so that a finished text and the live piece it
-// replaces change places unseen.
+// A conversation: its head, its rows in a window, what is being written, what is asked, and the
+// composer. Everything that changes is drawn once a frame, so that a finished text and the live
+// piece it replaces change places unseen.
 
 import { h, setText } from "../draw/dom.js";
 import { day } from "../draw/time.js";
 import { renderLive, renderRow, updateLive, updateRow } from "../rows/rows.js";
 import { Composer } from "./composer.js";
+import { button, spinner } from "./controls.js";
 import { ConversationHead } from "./head.js";
 import { DropTarget } from "./drop.js";
 import { HistoryLine } from "./history.js";
@@ -36,10 +37,11 @@ export class ConversationView {
     this.questions = new QuestionShelf(session);
     this.liveShelf = h("div", { class: "log-live" });
     this.working = h("p", { class: "working", hidden: true },
-      h("span", { class: "spinner", "aria-hidden": "true" }), h("span", {}, "Working"));
+      spinner(), h("span", {}, "Working"));
     this.inner = h("div", { class: "log-inner" });
     this.log = h("div", {
-      class: "scroll log", role: "log", "aria-live": "off", "aria-label": "Conversation", tabindex: "0",
+      class: "scroll log", tabindex: "0",
+      role: "log", "aria-live": "off", "aria-label": "Conversation",
     }, this.inner);
     const context = this.#context = {
       session, announce, openFile: (row) => openFile(session, row), copy: (text) => copy(text),
@@ -49,11 +51,11 @@ export class ConversationView {
       update: (element, row) => updateRow(element, row, context),
       day: (row, before) => dayAbove(row, before),
     });
-    const tail = h("div", { class: "log-tail" }, this.liveShelf, this.questions.element, this.working);
+    const tail = h("div", { class: "log-tail" },
+      this.liveShelf, this.questions.element, this.working);
     this.inner.append(this.history.empty, ...this.window.element, tail);
     this.window.watch(tail);
-    this.pill = h("button", { class: "button small pill", type: "button", hidden: true,
-      onclick: () => this.window.toEnd() });
+    this.pill = button("", () => this.window.toEnd(), "small pill", { hidden: true });
     this.composer = new Composer(device, session, { sent: () => this.window.toEnd() });
     this.element = h("div", { class: "conversation" }, this.head.element,
       h("div", { class: "log-frame" }, this.log, this.pill), this.composer.element);
@@ -196,14 +198,15 @@ export class ConversationView {
 
 /** Where nothing else shows that something is being done. */
 function isSilentlyWorking({ isWorking, live, questions, story }) {
-  const isShown = story.rows.slice(-8).some((row) => row.kind === "tool" && row.state === "running");
+  const isRunning = (row) => row.kind === "tool" && row.state === "running";
+  const isShown = story.rows.slice(-8).some(isRunning);
   return isWorking && !isShown && !live && !questions.length;
 }
 
 /** The day, where it is another than that of the row before. */
 function dayAbove(row, before) {
-  const isSame = before && new Date(before.time).toDateString() === new Date(row.time).toDateString();
-  return isSame ? "" : day(row.time);
+  const date = ({ time }) => new Date(time).toDateString();
+  return before && date(before) === date(row) ? "" : day(row.time);
 }
 
 async function copy(text) {

@@ -2,64 +2,72 @@
 
 import { h } from "../draw/dom.js";
 import { when } from "../draw/time.js";
+import { actions, button, command } from "./controls.js";
 import { confirmed } from "./dialog.js";
 import { icon } from "./icons.js";
 import { invite } from "./invitation.js";
 import { notify } from "./notices.js";
 import { sentence } from "./task.js";
 
+const TOKENS = "All that have a token of your account at this relay, machines among them.";
+const TAKEN_OUT = "Its token ends at once, and its connection with it. If it is a machine, its "
+  + "agents no longer reach you. A device keeps the keys it had: what you say from now on does "
+  + "not reach it.";
+
 export function devicesSection(device) {
   const machines = h("div", { class: "stack" }, skeletons());
   const devices = h("div", { class: "stack" }, skeletons());
   let isClosed = false;
-  const load = async () => {
-    await Promise.all([
-      show(machines, () => device.machines(), (found) => machineLines(found)),
-      show(devices, () => device.devices(), (found) => deviceLines(found, (one) => revoke(device, one, load))),
-    ]);
-  };
   const show = async (place, ask, draw) => {
-    try {
-      const found = await ask();
-      if (!isClosed) place.replaceChildren(draw(found));
-    } catch (error) {
-      if (!isClosed) place.replaceChildren(failed(error, load));
-    }
+    const drawn = await ask().then(draw, (error) => failed(error, load));
+    if (!isClosed) place.replaceChildren(drawn);
   };
-  load();
-  const add = h("button", { class: "button", type: "button", onclick: async () => {
+  const takeOut = (one) => revoke(device, one, load);
+  const load = () => Promise.all([
+    show(machines, () => device.machines(), machineLines),
+    show(devices, () => device.devices(), (found) => deviceLines(found, takeOut)),
+  ]);
+  const add = button([icon("plus"), "Add a device"], async () => {
     await invite(device);
     if (!isClosed) load();
-  } }, icon("plus"), "Add a device");
+  });
+  load();
   const element = h("div", { class: "sheet-group" },
     h("section", { class: "stack" }, h("h2", {}, "Machines"), machines),
-    h("section", { class: "stack" }, h("h2", {}, "Devices"),
-      h("p", { class: "muted" }, "All that have a token of your account at this relay, machines among them."),
-      devices, h("div", { class: "actions" }, add)));
+    h("section", { class: "stack" }, h("h2", {}, "Devices"), h("p", { class: "muted" }, TOKENS),
+      devices, actions(add)));
   return { element, close: () => (isClosed = true) };
 }
 
 function machineLines(machines) {
   if (!machines.length) {
     return h("p", { class: "muted" }, "None yet. Where your agents run, start ",
-      h("code", { class: "command" }, "crabtalk-web up"), " and open the link it prints.");
+      command("crabtalk-web up"), " and open the link it prints.");
   }
-  return h("ul", { class: "plain rows" }, machines.map((machine) => h("li", { class: "row" },
+  return lines(machines, (machine) => [
     icon("machine"),
-    h("div", { class: "row-text" }, h("span", {}, machine.name || machine.host || "A machine"),
-      h("span", { class: "small muted" }, machine.active ? "Connected" : `Last here ${since(machine.activeAt)}`)))));
+    words(machine.name || machine.host || "A machine",
+      machine.active ? "Connected" : `Last here ${since(machine.activeAt)}`),
+  ]);
 }
 
 function deviceLines(devices, takeOut) {
-  return h("ul", { class: "plain rows" }, devices.map((one) => h("li", { class: "row" },
+  return lines(devices, (one) => [
     icon(one.kind === "terminal" ? "machine" : "device"),
-    h("div", { class: "row-text" },
-      h("span", {}, one.isThis ? "This browser" : nameOf(one)),
-      h("span", { class: "small muted" }, about(one))),
-    one.isThis ? null : h("button", {
-      class: "button small danger", type: "button", "aria-label": `Take out ${nameOf(one)}`,
-      onclick: () => takeOut(one),
-    }, "Take out"))));
+    words(one.isThis ? "This browser" : nameOf(one), about(one)),
+    !one.isThis && button("Take out", () => takeOut(one), "small danger",
+      { "aria-label": `Take out ${nameOf(one)}` }),
+  ]);
+}
+
+function lines(found, draw) {
+  return h("ul", { class: "plain lines" },
+    found.map((one) => h("li", { class: "line" }, draw(one))));
+}
+
+function words(name, told) {
+  return h("div", { class: "line-text" }, h("span", {}, name),
+    h("span", { class: "small muted" }, told));
 }
 
 function nameOf(one) {
@@ -67,19 +75,14 @@ function nameOf(one) {
 }
 
 function about(one) {
-  const seen = one.lastSeenAt ? `last here ${since(one.lastSeenAt)}` : "";
+  const seen = one.lastSeenAt && !one.isThis ? `last here ${since(one.lastSeenAt)}` : "";
   const came = one.createdAt ? `Let in ${since(one.createdAt)}` : "";
-  return [came, one.isThis ? "" : seen].filter(Boolean).join(", ");
+  return [came, seen].filter(Boolean).join(", ");
 }
 
 async function revoke(device, one, done) {
-  const isSure = await confirmed({
-    title: "Take this device out?",
-    text: "Its token ends at once, and its connection with it. If it is a machine, its agents no longer reach you. A device that was in keeps the keys it had: what you say from now on does not reach it.",
-    yes: "Take it out",
-    danger: true,
-  });
-  if (!isSure) return;
+  const asked = { title: "Take this device out?", text: TAKEN_OUT, yes: "Take it out" };
+  if (!(await confirmed({ ...asked, danger: true }))) return;
   try {
     await device.revoke(one.id);
     notify("It is out.");
@@ -99,5 +102,5 @@ function skeletons() {
 
 function failed(error, again) {
   return h("div", { class: "stack" }, h("p", { class: "problem", role: "alert" }, sentence(error)),
-    h("div", { class: "actions" }, h("button", { class: "button small", type: "button", onclick: again }, "Try again")));
+    actions(button("Try again", again, "small")));
 }

@@ -1,6 +1,7 @@
 // Dialogs: the browser's own, so that focus, Escape and what lies behind are its business.
 
 import { h } from "../draw/dom.js";
+import { actions, button } from "./controls.js";
 
 let count = 0;
 
@@ -36,13 +37,8 @@ export function openDialog(title, build, { wide = false } = {}) {
 export async function confirmed({ title, text, yes, danger = false }) {
   const said = await openDialog(title, (close) => [
     [text].flat().map((one) => h("p", {}, one)),
-    h("div", { class: "actions" },
-      h("button", { class: "button", type: "button", onclick: () => close(false) }, "Cancel"),
-      h("button", {
-        class: danger ? "button danger" : "button primary",
-        type: "button",
-        onclick: () => close(true),
-      }, yes)),
+    actions(button("Cancel", () => close(false)),
+      button(yes, () => close(true), danger ? "danger" : "primary")),
   ]);
   return said === true;
 }

@@ -37,11 +37,12 @@ export class DropTarget {
         take([...event.dataTransfer.files]);
       },
     };
-    for (const [name, handle] of Object.entries(listeners)) element.addEventListener(name, handle);
+    const off = new AbortController();
+    for (const [name, handle] of Object.entries(listeners)) {
+      element.addEventListener(name, handle, { signal: off.signal });
+    }
     element.append(this.#veil);
-    this.off = () => {
-      for (const [name, handle] of Object.entries(listeners)) element.removeEventListener(name, handle);
-    };
+    this.off = () => off.abort();
   }
 }
 

@@ -1,6 +1,7 @@
 // The head of a conversation: who it is with, where they run, how full the context is, and stop.
 
 import { h, setText } from "../draw/dom.js";
+import { button, iconButton } from "./controls.js";
 import { icon } from "./icons.js";
 
 export class ConversationHead {
@@ -18,11 +19,9 @@ export class ConversationHead {
     this.#usage = h("div", { class: "usage", role: "meter", "aria-label": "Context in use",
       "aria-valuemin": "0", "aria-valuemax": "100", hidden: true },
     h("span", { class: "usage-track" }, this.#fill), this.#percent);
-    this.#stop = h("button", { class: "button small danger stop", type: "button", onclick: stop },
-      icon("stop"), "Stop");
+    this.#stop = button([icon("stop"), "Stop"], stop, "small danger stop");
     this.element = h("header", { class: "head" },
-      h("button", { class: "icon-button only-narrow", type: "button", "aria-label": "Back", onclick: back },
-        icon("back")),
+      iconButton("back", "Back", back, { class: "icon-button only-narrow" }),
       h("div", { class: "who" }, this.#name, this.#about),
       this.#usage, this.#stop);
     this.draw();

@@ -1,6 +1,7 @@
 // The top of a conversation: that it begins here, that older rows come, or why they do not.
 
 import { h, setText } from "../draw/dom.js";
+import { button, spinner } from "./controls.js";
 import { crab } from "./icons.js";
 import { sentence } from "./task.js";
 
@@ -8,15 +9,16 @@ export class HistoryLine {
   #session;
   #text = h("span", {});
   #bar = h("progress", { class: "progress", max: "1", "aria-label": "History loaded" });
-  #again = h("button", { class: "button small", type: "button" }, "Try again");
-  #spinner = h("span", { class: "spinner", "aria-hidden": "true" });
+  #again;
+  #spinner = spinner();
 
   constructor(session) {
     this.#session = session;
-    this.#again.addEventListener("click", () => session.loadOlder().catch(() => undefined));
+    this.#again = button("Try again", () => session.loadOlder().catch(() => undefined), "small");
     this.line = h("div", { class: "log-history" },
       h("p", { class: "doing" }, this.#spinner, this.#text, this.#again), this.#bar);
-    this.empty = h("div", { class: "empty" }, crab(), h("p", {}, `Nothing said yet. Write to ${session.agent} below.`));
+    this.empty = h("div", { class: "empty" }, crab(),
+      h("p", {}, `Nothing said yet. Write to ${session.agent} below.`));
     this.draw();
   }
 
@@ -43,5 +45,6 @@ function told(history, isLoading, isFailed) {
   }
   if (!isLoading) return "The beginning";
   if (!history.total) return "Loading";
-  return `Loading older messages: ${history.loaded.toLocaleString()} of ${history.total.toLocaleString()}`;
+  const [loaded, total] = [history.loaded, history.total].map((count) => count.toLocaleString());
+  return `Loading older messages: ${loaded} of ${total}`;
 }

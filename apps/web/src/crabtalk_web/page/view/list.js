@@ -14,18 +14,28 @@ export class ListView {
   #list = h("ul", { class: "plain" });
   #current = "";
   #frame = 0;
+  #timer = 0;
+  #soon = () => {
+    this.#frame ||= requestAnimationFrame(() => this.draw());
+  };
 
   constructor(device) {
     this.#device = device;
-    this.element = h("aside", { class: "side", "aria-label": "Overview" },
+    this.element = h("div", { class: "side" },
       h("header", { class: "head" },
-        h("h1", {}, h("a", { class: "home", href: "/" }, "crabtalk")),
+        h("h1", {}, "crabtalk"),
         tool("search", "Search", "/search"),
         tool("settings", "Settings", "/settings")),
       this.#nav);
-    device.addEventListener("change", () => this.#soon());
-    setInterval(() => this.draw(), MINUTE_MS);
+    device.addEventListener("change", this.#soon);
+    this.#timer = setInterval(this.#soon, MINUTE_MS);
     this.draw();
+  }
+
+  close() {
+    this.#device.removeEventListener("change", this.#soon);
+    clearInterval(this.#timer);
+    cancelAnimationFrame(this.#frame);
   }
 
   /** The conversation that is open; "" for none. */
@@ -46,10 +56,6 @@ export class ListView {
     this.#items.get(id)?.element.scrollIntoView({ block: "nearest" });
   }
 
-  #soon() {
-    this.#frame ||= requestAnimationFrame(() => this.draw());
-  }
-
   draw() {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
@@ -66,7 +72,8 @@ export class ListView {
     arrange(this.#list, sessions.map((session) => {
       const item = this.#items.get(session.id) ?? newItem(session);
       this.#items.set(session.id, item);
-      drawItem(item, session, { isCurrent: session.id === this.#current, hasHosts: hosts.size > 1 });
+      const isCurrent = session.id === this.#current;
+      drawItem(item, session, { isCurrent, hasHosts: hosts.size > 1 });
       return item.element;
     }));
   }
@@ -86,7 +93,8 @@ function newItem(session) {
     state: h("span", { class: "item-state" }),
     count: h("span", {}),
   };
-  parts.badge = h("span", { class: "badge" }, parts.count, h("span", { class: "visually-hidden" }, " new"));
+  const hidden = h("span", { class: "visually-hidden" }, " new");
+  parts.badge = h("span", { class: "badge" }, parts.count, hidden);
   const lines = [
     parts.mark,
     h("span", { class: "item-line" },
@@ -103,7 +111,8 @@ function newItem(session) {
 
 function drawItem(item, session, { isCurrent, hasHosts }) {
   const name = session.isSealed ? "Sealed conversation" : session.agent;
-  if (!item.mark.firstChild) item.mark.append(markOf(session));
+  if (!session.isSealed) item.mark.dataset.letter = [...session.agent][0]?.toUpperCase() ?? "";
+  else if (!item.mark.firstChild) item.mark.append(icon("key"));
   setText(item.name, name);
   setText(item.title, [session.title, hasHosts && session.host].filter(Boolean).join(" · "));
   setText(item.time, session.updatedAt ? when(session.updatedAt) : "");
@@ -117,10 +126,6 @@ function drawItem(item, session, { isCurrent, hasHosts }) {
   item.link.classList.toggle("is-away", !session.isActive);
   if (isCurrent) item.link.setAttribute("aria-current", "page");
   else item.link.removeAttribute("aria-current");
-}
-
-function markOf(session) {
-  return session.isSealed ? icon("key") : [...session.agent][0]?.toUpperCase() ?? "";
 }
 
 function previewOf(session) {

@@ -1,7 +1,7 @@
 // Notices: short sentences over the page, and what is said to screen readers alone.
 
 import { h } from "../draw/dom.js";
-import { icon } from "./icons.js";
+import { button, iconButton } from "./controls.js";
 
 const SHOWN_MS = 6000;
 // Two regions take turns, so that the same words said twice are heard twice.
@@ -22,15 +22,13 @@ export function announce(text) {
 
 /** A sentence that goes by itself; with an action it stays until it was dealt with. */
 export function notify(text, action = null) {
-  const close = h("button", { class: "icon-button", type: "button", "aria-label": "Dismiss" }, icon("close"));
-  const act = action && h("button", { class: "button small", type: "button" }, action.label);
-  const notice = h("div", { class: "notice" }, h("span", {}, text), act, close);
   const remove = () => notice.remove();
-  close.addEventListener("click", remove);
-  act?.addEventListener("click", () => {
+  const run = () => {
     remove();
     action.run();
-  });
+  };
+  const notice = h("div", { class: "notice" }, h("span", {}, text),
+    action && button(action.label, run, "small"), iconButton("close", "Dismiss", remove));
   shelf.append(notice);
   announce(text);
   if (!action) goAfter(notice, SHOWN_MS);

@@ -2,10 +2,18 @@
 
 import { fromBase64url } from "../crypto/bytes.js";
 import { h } from "../draw/dom.js";
+import { AwayError } from "../relay/errors.js";
+import { actions, button, link } from "./controls.js";
 import { icon } from "./icons.js";
 import { doing, sentence } from "./task.js";
 
 const KEY_SIZE = 32;
+const WHAT = "A machine has shown this link and asks to join your account. Its agents’ "
+  + "conversations will appear here, and it can read nothing of your other machines.";
+const SAFE = "This browser has your only key so far. Write down the backup words under Settings, "
+  + "or add a second device.";
+const NO_KEY = "The link a machine prints ends with #key= and a row of letters. Open all of it, or "
+  + "scan the code.";
 
 /** @param {{key: string, done: () => void}} flow `key`: as the machine's link has it */
 export function pairingView(device, { key, done }) {
@@ -13,11 +21,11 @@ export function pairingView(device, { key, done }) {
   const body = h("div", { class: "stack", "aria-live": "polite" });
   const element = h("div", { class: "scroll" }, h("div", { class: "sheet centred" }, body));
   const stop = new AbortController();
-  const show = (...parts) => body.replaceChildren(...parts.flat(Infinity));
+  const show = (parts) => body.replaceChildren(...parts.flat());
 
   const letIn = async () => {
     const before = new Set(device.sessions.map((session) => session.id));
-    show(heading("Letting it in"), doing("Sending it the keys it needs…"));
+    show([heading("Letting it in"), doing("Sending it the keys it needs…")]);
     try {
       await device.letMachineIn(publicKey, { signal: stop.signal });
     } catch (error) {
@@ -28,19 +36,18 @@ export function pairingView(device, { key, done }) {
   };
 
   const waitForSessions = (before) => {
+    let isHere = null;
     const look = () => {
-      const isNew = device.sessions.some((session) => !before.has(session.id));
-      show(isNew ? success() : arriving());
-      if (isNew) device.removeEventListener("change", look);
-      if (isNew) body.querySelector("a")?.focus();
+      const was = isHere;
+      isHere = device.sessions.some((session) => !before.has(session.id));
+      if (isHere !== was) show(isHere ? success() : arriving());
+      if (isHere && !was) body.querySelector("a").focus();
     };
-    device.addEventListener("change", look);
-    stop.signal.addEventListener("abort", () => device.removeEventListener("change", look));
+    device.addEventListener("change", look, { signal: stop.signal });
     look();
   };
 
-  if (publicKey?.length === KEY_SIZE) show(question(letIn, done));
-  else show(withoutKey());
+  show(publicKey?.length === KEY_SIZE ? question(letIn, done) : withoutKey());
   return { element, title: "Let a machine in", close: () => stop.abort() };
 }
 
@@ -51,11 +58,9 @@ function heading(text) {
 function question(letIn, done) {
   return [
     heading("Let this machine in?"),
-    h("p", {}, "A machine has shown this link and asks to join your account. Its agents’ conversations will appear here, and it can read nothing of your other machines."),
+    h("p", {}, WHAT),
     h("p", {}, h("strong", {}, "Say yes only if you have just started it yourself.")),
-    h("div", { class: "actions" },
-      h("button", { class: "button primary", type: "button", onclick: letIn }, "Let it in"),
-      h("button", { class: "button quiet", type: "button", onclick: done }, "Not now")),
+    actions(button("Let it in", letIn, "primary"), button("Not now", done, "quiet")),
   ];
 }
 
@@ -63,7 +68,7 @@ function arriving() {
   return [
     heading("It is in"),
     doing("Its conversations come in a moment…"),
-    h("div", { class: "actions" }, h("a", { class: "button quiet", href: "/" }, "Do not wait")),
+    actions(link("Do not wait", "/", "quiet")),
   ];
 }
 
@@ -71,25 +76,22 @@ function success() {
   return [
     heading("It is in"),
     h("p", { class: "done", role: "status" }, icon("check"), "Its conversations are here."),
-    h("p", { class: "small muted" }, "This browser has your only key so far. Write down the backup words under Settings, or add a second device."),
-    h("div", { class: "actions" }, h("a", { class: "button primary", href: "/" }, "Open conversations")),
+    h("p", { class: "small muted" }, SAFE),
+    actions(link("Open conversations", "/", "primary")),
   ];
 }
 
 function failure(error, again) {
+  // What a relay has refused it refuses again; one that was away may be back.
+  const retry = error instanceof AwayError && button("Try again", again);
   return [
     heading("It is not in"),
     h("p", { class: "problem", role: "alert" }, sentence(error)),
-    h("div", { class: "actions" },
-      h("button", { class: "button", type: "button", onclick: again }, "Try again"),
-      h("a", { class: "button quiet", href: "/" }, "Conversations")),
+    actions(retry, link("Conversations", "/", retry ? "quiet" : "")),
   ];
 }
 
 function withoutKey() {
-  return [
-    heading("No machine in this link"),
-    h("p", {}, "The link a machine prints ends with #key= and a row of letters. Open all of it, or scan the code."),
-    h("div", { class: "actions" }, h("a", { class: "button", href: "/" }, "Conversations")),
-  ];
+  const words = h("p", {}, NO_KEY);
+  return [heading("No machine in this link"), words, actions(link("Conversations", "/"))];
 }

@@ -59,7 +59,8 @@ export class Router extends EventTarget {
     if (event.defaultPrevented || event.button || event.metaKey || event.ctrlKey) return;
     if (event.shiftKey || event.altKey) return;
     const link = event.target.closest?.("a[href]");
-    if (!link || link.origin !== location.origin || link.target || link.hasAttribute("download")) return;
+    if (!link || link.origin !== location.origin) return;
+    if (link.target || link.hasAttribute("download")) return;
     if (link.hash && link.pathname === location.pathname) return;
     event.preventDefault();
     this.go(link.pathname);

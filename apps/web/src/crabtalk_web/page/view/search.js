@@ -2,7 +2,7 @@
 
 import { h, setText } from "../draw/dom.js";
 import { when } from "../draw/time.js";
-import { icon } from "./icons.js";
+import { paneHead } from "./controls.js";
 import { sentence } from "./task.js";
 
 const PAUSE_MS = 120;
@@ -26,17 +26,16 @@ export class SearchView {
     this.#device = device;
     this.#open = open;
     this.#input = h("input", {
-      class: "input", type: "search", "aria-label": "Search", placeholder: "Search what is on this device",
-      autocomplete: "off", spellcheck: "false", enterkeyhint: "search", value: last,
+      class: "input", type: "search", value: last,
+      "aria-label": "Search", placeholder: "Search what is on this device",
+      autocomplete: "off", spellcheck: "false", enterkeyhint: "search",
     });
     this.#input.addEventListener("input", () => {
       clearTimeout(this.#timer);
       this.#timer = setTimeout(() => this.#search(), PAUSE_MS);
     });
     this.element = h("div", { class: "conversation" },
-      h("header", { class: "head" },
-        h("button", { class: "icon-button", type: "button", "aria-label": "Back", onclick: back }, icon("back")),
-        h("h1", { class: "visually-hidden" }, "Search"),
+      paneHead(back, h("h1", { class: "visually-hidden" }, "Search"),
         h("div", { class: "search-field", role: "search" }, this.#input)),
       h("div", { class: "scroll", tabindex: "-1" },
         h("div", { class: "search-results" }, this.#say, this.#results)));
@@ -100,7 +99,7 @@ export class SearchView {
 }
 
 function told(count) {
-  if (!count) return "Nothing found on this device. Older messages are searched once they were opened here.";
+  if (!count) return "Nothing found on this device.";
   if (count >= MOST) return `The first ${MOST} places`;
   return count === 1 ? "One place" : `${count} places`;
 }

@@ -1,74 +1,68 @@
 // Settings: the look, devices and machines of the account, backup words, and leaving.
 
 import { h } from "../draw/dom.js";
+import { actions, button, paneHead } from "./controls.js";
 import { confirmed } from "./dialog.js";
 import { devicesSection } from "./devices.js";
-import { icon } from "./icons.js";
 import { notify } from "./notices.js";
 import { showKeys } from "./shortcuts.js";
-import { attempt, isBusy, problemLine } from "./task.js";
+import { attempt, problemLine } from "./task.js";
 import { THEMES, chooseTheme, chosenTheme } from "./theme.js";
 
-const WIPED = [
-  "This removes your keys, all conversations, drafts and files from this browser, and takes its token away at the relay.",
-  "Your machines and other devices go on. To come back you need another device of yours, or your backup words.",
-];
+const WIPED = "This removes your keys, all conversations, drafts and files from this browser, and "
+  + "takes its token away at the relay.";
+const STAYS = "Your machines and other devices go on. To come back you need another device of "
+  + "yours, or your backup words.";
+const WORDS_ARE = "They are your account. With them you get back in when every device is lost; "
+  + "nobody else can help then. Write them down on paper.";
+const WORDS_SEEN = "Whoever sees them can read and write everything in your name, and they cannot "
+  + "be changed. Make sure nobody looks on.";
 
 /** @param {{back: () => void, out: () => void}} ways */
 export function settingsView(device, { back, out }) {
   const devices = devicesSection(device);
   const element = h("div", { class: "conversation" },
-    h("header", { class: "head" },
-      h("button", { class: "icon-button", type: "button", "aria-label": "Back", onclick: back }, icon("back")),
-      h("h1", {}, "Settings")),
+    paneHead(back, h("h1", {}, "Settings")),
     h("div", { class: "scroll", tabindex: "-1" },
       h("div", { class: "sheet settings" },
         section("Look", themeChoice()),
         devices.element,
         section("Backup words", backup(device)),
-        section("Keys", h("div", { class: "actions" },
-          h("button", { class: "button", type: "button", onclick: showKeys }, "Show keyboard shortcuts"))),
+        section("Keys", actions(button("Show keyboard shortcuts", showKeys))),
         section("Log out", logOut(device, out)))));
   return { element, title: "Settings", close: devices.close };
 }
 
-export function section(title, ...parts) {
+function section(title, ...parts) {
   return h("section", { class: "stack" }, h("h2", {}, title), parts);
 }
 
 function themeChoice() {
   const chosen = chosenTheme();
+  const choice = ({ id, label }) => h("label", { class: "choice" },
+    h("input", {
+      type: "radio", name: "theme", value: id, checked: id === chosen,
+      onchange: () => chooseTheme(id),
+    }),
+    h("span", {}, label));
   return h("fieldset", { class: "choices" },
-    h("legend", { class: "visually-hidden" }, "Theme"),
-    THEMES.map(({ id, label }) => h("label", { class: "choice" },
-      h("input", { type: "radio", name: "theme", value: id, checked: id === chosen, onchange: () => chooseTheme(id) }),
-      h("span", {}, label))));
+    h("legend", { class: "visually-hidden" }, "Theme"), THEMES.map(choice));
 }
 
 function backup(device) {
   const problem = problemLine();
   const place = h("div", { class: "stack" });
-  const button = h("button", { class: "button", type: "button" }, "Show backup words");
-  button.addEventListener("click", async () => {
-    if (isBusy(button)) return;
-    const isSure = await confirmed({
-      title: "Show your backup words?",
-      text: "Whoever sees them can read and write everything in your name, and they cannot be changed. Make sure nobody looks on.",
-      yes: "Show them",
-    });
-    if (!isSure) return;
-    await attempt(button, "Opening", problem, async () => {
+  const show = button("Show backup words", async () => {
+    const asked = { title: "Show your backup words?", text: WORDS_SEEN, yes: "Show them" };
+    if (!(await confirmed(asked))) return;
+    await attempt(show, "Opening", problem, async () => {
       const words = await device.backupWords();
-      place.replaceChildren(...shownWords(words, () => place.replaceChildren(button)));
+      place.replaceChildren(...shownWords(words, () => place.replaceChildren(show)));
       place.querySelector("code").focus();
     });
   });
-  place.append(button);
-  return [
-    h("p", { class: "muted" }, "They are your account. With them you get back in when every device is lost; nobody else can help then. Write them down on paper."),
-    place,
-    problem,
-  ];
+  place.append(show);
+  return [h("p", { class: "muted" }, WORDS_ARE), place, problem];
 }
 
 function shownWords(words, hide) {
@@ -82,20 +76,16 @@ function shownWords(words, hide) {
   };
   return [
     h("code", { class: "words", tabindex: "-1" }, words),
-    h("div", { class: "actions" },
-      h("button", { class: "button", type: "button", onclick: copy }, "Copy"),
-      h("button", { class: "button quiet", type: "button", onclick: hide }, "Hide")),
+    actions(button("Copy", copy), button("Hide", hide, "quiet")),
   ];
 }
 
 function logOut(device, out) {
   const problem = problemLine();
-  const button = h("button", { class: "button danger", type: "button" }, "Log out");
-  button.addEventListener("click", async () => {
-    if (isBusy(button)) return;
-    if (!(await confirmed({ title: "Log out of this browser?", text: WIPED, yes: "Log out", danger: true }))) return;
-    const isOut = await attempt(button, "Wiping", problem, () => device.logOut());
-    if (isOut) out();
-  });
-  return [h("p", { class: "muted" }, WIPED[0]), h("div", { class: "actions" }, button), problem];
+  const leave = button("Log out", async () => {
+    const asked = { title: "Log out of this browser?", text: [WIPED, STAYS], yes: "Log out" };
+    if (!(await confirmed({ ...asked, danger: true }))) return;
+    if (await attempt(leave, "Wiping", problem, () => device.logOut())) out();
+  }, "danger");
+  return [h("p", { class: "muted" }, WIPED), actions(leave), problem];
 }

@@ -2,9 +2,11 @@
 // is writing.
 
 import { h } from "../draw/dom.js";
+import { actions, button } from "./controls.js";
 import { openDialog } from "./dialog.js";
 
-const isMac = /mac|iphone|ipad/i.test(navigator.userAgentData?.platform ?? navigator.platform ?? "");
+const platform = navigator.userAgentData?.platform ?? navigator.platform ?? "";
+const isMac = /mac|iphone|ipad/i.test(platform);
 export const CTRL = isMac ? "⌘" : "Ctrl";
 
 const KEYS = [
@@ -40,8 +42,7 @@ export function showKeys() {
       h("dt", {}, keys.map((key, at) => [at ? " " : null, h("kbd", {}, key)])),
       h("dd", {}, what),
     ])),
-    h("div", { class: "actions" },
-      h("button", { class: "button", type: "button", onclick: () => close() }, "Close")),
+    actions(button("Close", () => close())),
   ]);
 }
 

@@ -1,11 +1,15 @@
-// Something that takes a moment and may fail: a button that says what is being done meanwhile, and a
-// sentence where it failed.
+// Something that takes a moment and may fail: a button that says what is being done meanwhile, and
+// a sentence where it failed.
 
 import { h } from "../draw/dom.js";
+import { spinner } from "./controls.js";
+
+// What is done faster needs no word.
+const BLINK_MS = 150;
 
 /** A line that says what is being done. */
 export function doing(text) {
-  return h("p", { class: "doing", role: "status" }, h("span", { class: "spinner", "aria-hidden": "true" }), text);
+  return h("p", { class: "doing", role: "status" }, spinner(), text);
 }
 
 /** Where a failure is told; empty, it is not there. */
@@ -13,14 +17,19 @@ export function problemLine() {
   return h("p", { class: "problem", role: "alert", hidden: true });
 }
 
+export function tell(problem, error) {
+  problem.textContent = sentence(error);
+  problem.hidden = false;
+}
+
 /**
- * Runs it with the control disabled and named for what it does. Failures are told in `problem`.
+ * Runs it once at a time, the control named for what it does. Failures are told in `problem`.
  * @returns {Promise<boolean>} whether it was done
  */
 export async function attempt(button, label, problem, run) {
+  if (button.getAttribute("aria-busy") === "true") return false;
   const before = [...button.childNodes];
-  const spinner = h("span", { class: "spinner", "aria-hidden": "true" });
-  const timer = setTimeout(() => button.replaceChildren(spinner, label), 150);
+  const timer = setTimeout(() => button.replaceChildren(spinner(), label), BLINK_MS);
   button.setAttribute("aria-disabled", "true");
   button.setAttribute("aria-busy", "true");
   problem.hidden = true;
@@ -28,8 +37,7 @@ export async function attempt(button, label, problem, run) {
     await run();
     return true;
   } catch (error) {
-    problem.textContent = sentence(error);
-    problem.hidden = false;
+    tell(problem, error);
     return false;
   } finally {
     clearTimeout(timer);
@@ -37,10 +45,6 @@ export async function attempt(button, label, problem, run) {
     button.removeAttribute("aria-disabled");
     button.removeAttribute("aria-busy");
   }
-}
-
-export function isBusy(button) {
-  return button.getAttribute("aria-busy") === "true";
 }
 
 export function sentence(error) {

@@ -1,4 +1,4 @@
-// The theme a person chose: the system's, light or dark. theme.js in the page's root applies it early.
+// The theme a person chose: the system's, light or dark. theme.js beside app.js applies it early.
 
 const KEY = "theme";
 const BARS = { light: "#faf8f6", dark: "#171513" };

@@ -1,0 +1,75 @@
+// The elements of rows, each made once and kept for a while after it has left the document, with
+// all that was opened in it.
+
+import { h } from "../draw/dom.js";
+
+const KEPT = 400;
+
+export class Entries {
+  #kept = new Map();
+  #draw;
+  #observer;
+
+  /**
+   * @param {{render: (row) => Element, update: (element, row) => void,
+   *   day: (row, before) => string}} draw
+   * @param {ResizeObserver} observer watches all of them
+   */
+  constructor(draw, observer) {
+    this.#draw = draw;
+    this.#observer = observer;
+  }
+
+  /** The element of a row as it is now, with the day above it where another one begins. */
+  of(row, before) {
+    const kept = this.#kept.get(row.id) ?? this.#made(row);
+    if (kept.revision !== row.revision || kept.row !== row) {
+      this.#draw.update(kept.element, row);
+      Object.assign(kept, { row, revision: row.revision });
+    }
+    const day = this.#draw.day(row, before);
+    if (kept.day.textContent !== day) kept.day.textContent = day;
+    kept.day.hidden = !day;
+    return kept.entry;
+  }
+
+  find(id) {
+    return this.#kept.get(id)?.entry;
+  }
+
+  /** The row whose element this is. */
+  rowOf(element) {
+    const kept = this.#kept.get(element.dataset?.row);
+    return kept?.entry === element ? kept.row : null;
+  }
+
+  height(row) {
+    return this.#kept.get(row.id).entry.getBoundingClientRect().height;
+  }
+
+  /** Somebody is in it: taking it away would lose the focus. */
+  isInUse(row) {
+    return Boolean(this.find(row.id)?.contains(document.activeElement));
+  }
+
+  /** Lets go of those that have been out of the document for longest. */
+  prune() {
+    for (const [id, { entry }] of this.#kept) {
+      if (this.#kept.size <= KEPT) return;
+      if (entry.isConnected) continue;
+      this.#observer.unobserve(entry);
+      this.#kept.delete(id);
+    }
+  }
+
+  #made(row) {
+    const element = this.#draw.render(row);
+    const day = h("h2", { class: "day" });
+    const dataset = { kind: row.kind, row: row.id };
+    const entry = h("div", { class: "entry", dataset }, day, element);
+    const kept = { entry, element, day, row, revision: row.revision };
+    this.#kept.set(row.id, kept);
+    this.#observer.observe(entry);
+    return kept;
+  }
+}

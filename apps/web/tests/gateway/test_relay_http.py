@@ -1,0 +1,57 @@
+"""The relay's HTTP: an answer that says nothing is not taken for a yes."""
+
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from crabtalk_web.gateway.errors import RelayAwayError
+from crabtalk_web.gateway.relay_http import RelayHttp
+
+pytestmark = pytest.mark.req("gateway.answers")
+MESSAGES = [{"content": "YQ==", "localId": "a"}, {"content": "Yg==", "localId": "b"}]
+
+
+def answering(text: str) -> web.Application:
+    """Whatever it is asked, it answers that."""
+
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(text=text, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    return app
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<html>Welcome to the hotel</html>",
+        "null",
+        "[]",
+        "{}",
+        '{"messages": 7}',
+        '{"messages": [1, {"localId": "a"}]}',
+    ],
+)
+async def test_messages_are_at_the_relay_only_if_it_names_them(text: str) -> None:
+    async with (
+        TestServer(answering(text)) as server,
+        RelayHttp(str(server.make_url("/")), "t") as relay,
+    ):
+        with pytest.raises(RelayAwayError):
+            await relay.append("s", MESSAGES)
+
+
+@pytest.mark.parametrize("session", [None, {}, {"id": ""}, {"id": 7}])
+async def test_a_session_without_an_id_is_none(session: Any) -> None:
+    text = json.dumps({"session": session})
+    async with (
+        TestServer(answering(text)) as server,
+        RelayHttp(str(server.make_url("/")), "t") as relay,
+    ):
+        with pytest.raises(RelayAwayError):
+            await relay.session("tag", "", "")

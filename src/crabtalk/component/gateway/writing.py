@@ -1,0 +1,206 @@
+"""Writing: what a chat sees of one turn as it goes on. It knows nothing of the daemon.
+
+What is to be done is queued, and done in that order; in between the message grows, as often as the
+service allows.
+"""
+
+import asyncio
+import json
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .desk import Desk
+from .entries import Filled, Formed, Item
+from .forms import Form
+from .posting import Posting
+from .reply import Reply, characters
+from .service import ServiceError
+
+NO_ANSWER = "(no answer)"
+# Of the text of one turn that is kept for showing; the conversation has all of it.
+MOST_TEXT = 1024 * 1024
+STATUS = 120
+LABEL = 48
+# The question itself is shown.
+ASK_USER = "ask_user"
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """What was said so far is complete; what follows is said below it."""
+
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """A form has changed."""
+
+    form: Form
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SendFile:
+    call: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    note: str
+
+
+Deed: TypeAlias = Close | Show | SendFile | End
+
+
+class Writing:
+    """`guest` is who speaks, where it is not the conversation's own agent."""
+
+    def __init__(self, desk: Desk, item: Item, sender: str, guest: str = "") -> None:
+        self._desk = desk
+        self._item = item
+        self._sender = sender
+        lead = f"**{guest}:** " if guest else ""
+        self._reply = Reply(
+            desk.journal, desk.service, item, lead=lead, late_after=desk.bounds.late_after
+        )
+        self._posting = Posting(desk, item)
+        self._text = ""
+        self._is_apart = False  # the next words begin a paragraph
+        self._deeds: deque[Deed] = deque()
+        self._news = asyncio.Event()
+        self.calls: dict[str, tuple[str, str]] = {}  # running: name and arguments
+        self.is_asking = False
+
+    # ── What there is to write ──────────────────────────────────────────────────────────────
+
+    def add(self, words: str) -> None:
+        if self._is_apart and self._text:
+            self._text = f"{self._text.rstrip()}\n\n"
+        self._is_apart = False
+        if len(self._text) < MOST_TEXT:
+            self._text += words
+        self._news.set()
+
+    def begin_paragraph(self) -> None:
+        self._is_apart = True
+
+    def replace(self, text: str) -> None:
+        """With what the conversation has, unless more was seen than that."""
+        if characters(text) > characters(self._text):
+            self._text = text
+
+    def run_calls(self, calls: dict[str, tuple[str, str]]) -> None:
+        self.calls = calls
+        self._news.set()
+
+    def close(self) -> None:
+        self._do(Close(len(self._text)))
+
+    def close_part(self) -> None:
+        """Where nothing grows, what is complete is shown."""
+        if not self._desk.service.limits.edits:
+            self.close()
+
+    def send_file(self, call: str, path: str) -> None:
+        if not self._item.files.get(call):
+            self.close()
+            self._do(SendFile(call, path))
+
+    def show(self, form: Form, *, is_open: bool = True) -> None:
+        self.is_asking = is_open and not form.is_complete
+        if self.is_asking:
+            self.close()
+        self._do(Show(form, is_open))
+
+    def filled(self, form: Form) -> Formed:
+        """What to note of a form that somebody has just filled in a little more."""
+        self.show(form)
+        before = self._item.forms.get(form.ask) or Filled()
+        return Formed(
+            self._item.id, form.ask, Filled(before.message, form.answers, sorted(form.settled))
+        )
+
+    def end(self, note: str) -> None:
+        self._do(End(note))
+
+    def _do(self, deed: Deed) -> None:
+        self._deeds.append(deed)
+        self._news.set()
+
+    # ── Writing it ──────────────────────────────────────────────────────────────────────────
+
+    async def work(self) -> None:
+        """Until the end is written. Raises Blocked and Refused. Cancelled, what is in the journal
+        goes on from there."""
+        limits = self._desk.service.limits
+        loop = asyncio.get_running_loop()
+        # Short answers are over before their first words have to be shown.
+        first = loop.time() + limits.edit_every
+        while True:
+            self._news.clear()
+            if self._deeds:
+                deed = self._deeds[0]
+                await self._carry_out(deed)
+                self._deeds.popleft()
+                if isinstance(deed, End):
+                    return
+                continue
+            if limits.edits and loop.time() >= max(first, self._reply.not_before):
+                await self._reply.show(self._text, self._status())
+            pause = max(first, self._reply.not_before) - loop.time()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause if limits.edits and pause > 0 else None):
+                    await self._news.wait()
+
+    async def _carry_out(self, deed: Deed) -> None:
+        match deed:
+            case Close(length=length):
+                await self._reply.close(self._text[:length])
+            case Show(form=form, is_open=is_open):
+                await self._posting.form(form, is_open=is_open)
+            case SendFile(call=call, path=path):
+                await self._posting.file(call, path, self._sender)
+            case End(note=note):
+                await self._reply.close(self._whole(note))
+
+    def _whole(self, note: str) -> str:
+        text = "\n\n".join(filter(None, (self._text.rstrip(), note)))
+        if not text and not self._item.closed and not self._item.files:
+            return NO_ANSWER
+        return text
+
+    def _status(self) -> str:
+        """One line of what it is doing."""
+        labels = ", ".join(
+            label(name, arguments) for name, arguments in self.calls.values() if name != ASK_USER
+        )
+        if not labels:
+            return ""
+        return f"⚙ {labels if len(labels) <= STATUS else labels[: STATUS - 1] + '…'}"
+
+    async def typing(self) -> None:
+        """Until cancelled. Whoever is asked something waits for nobody."""
+        every = self._desk.service.limits.typing_every
+        while every:
+            if not self.is_asking:
+                with suppress(ServiceError):
+                    await self._desk.service.typing(self._item.update.chat)
+            await asyncio.sleep(every)
+
+
+def label(name: str, arguments: str) -> str:
+    """A call in a word or two: `bash(ls)`."""
+    try:
+        given = json.loads(arguments or "{}")
+    except ValueError:
+        given = {}
+    words = given.values() if isinstance(given, dict) else ()
+    first = next((one for one in words if isinstance(one, str)), "")
+    if not first:
+        return name
+    line = " ".join(first.split())
+    return f"{name}({line if len(line) <= LABEL else line[: LABEL - 1] + '…'})"

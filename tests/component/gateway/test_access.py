@@ -1,0 +1,149 @@
+"""Who is served, and how others are let in."""
+
+from pathlib import Path
+
+import pytest
+
+from crabtalk.component.gateway import Chat, Pairing, Person, Settings, Update, load_settings
+from crabtalk.component.gateway.access import MOST_STRANGERS, Access
+from crabtalk.component.gateway.pairing import SECONDS, TRIES
+from tests.component.gateway.world import world
+
+ANN = Person("7", "Ann")
+
+
+def said(text: str, person: Person = ANN, chat: Chat | None = None) -> Update:
+    return Update("u1", chat or Chat(person.id), person, text)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Door:
+    """An Access with a clock of its own."""
+
+    def __init__(self, home: Path, *allowed: str) -> None:
+        (home / "config").mkdir(parents=True)
+        self.path = home / "config" / "pigeon.toml"
+        self.clock = Clock()
+        self.pairing = Pairing(home, "pigeon", clock=self.clock)
+        settings = Settings(allowed_users=allowed)
+        self.access = Access("pigeon", settings, self.path, self.pairing, clock=self.clock)
+
+
+@pytest.mark.req("gateway.allow_list")
+def test_an_empty_list_serves_nobody_and_says_how_to_be_added(home: Path) -> None:
+    door = Door(home)
+    assert not door.access.serves(ANN, Chat("7"))
+    told = door.access.stranger(said("hello"))
+    assert "crabtalk-pigeon pair" in told
+    assert "add 7 to allowed_users in config/pigeon.toml" in told
+    assert door.access.stranger(said("hello")) == "", "once an hour is enough"
+    door.clock.now += 3601
+    assert door.access.stranger(said("hello"))
+
+
+@pytest.mark.req("gateway.allow_list")
+def test_in_a_group_those_are_served_who_are_on_the_list_or_whose_group_is(home: Path) -> None:
+    door = Door(home, "7", "group:-5")
+    assert door.access.serves(ANN, Chat("-6", is_group=True))
+    assert not door.access.serves(Person("8", "Bo"), Chat("-6", is_group=True))
+    assert door.access.serves(Person("8", "Bo"), Chat("-5", is_group=True))
+    assert not door.access.serves(Person("8", "Bo"), Chat("-5", is_group=False))
+    assert '"group:-6"' in door.access.stranger(said("hi", chat=Chat("-6", is_group=True)))
+
+
+@pytest.mark.req("gateway.pairing")
+def test_a_code_lets_one_person_in_once(home: Path) -> None:
+    door = Door(home)
+    code = door.pairing.make()
+    file = home / "run" / "pigeon.pairing"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert code not in file.read_text()
+    spaced = f"{code[:4].lower()} {code[4:].lower()}"
+    assert "Welcome" in door.access.stranger(said(spaced))
+    assert door.access.serves(ANN, Chat("7"))
+    assert load_settings(door.path).allowed_users == ("7",)
+    assert door.path.stat().st_mode & 0o777 == 0o600
+    assert "Welcome" not in door.access.stranger(said(code, Person("8", "Bo")))
+    assert not door.access.serves(Person("8", "Bo"), Chat("8"))
+
+
+@pytest.mark.req("gateway.pairing")
+def test_a_code_stands_a_few_wrong_ones_and_no_more(home: Path) -> None:
+    door = Door(home)
+    code = door.pairing.make()
+    assert door.access.stranger(said("hello")), "words are no try"
+    for _ in range(TRIES):
+        assert "not the code" in door.access.stranger(said("/start AAAABBBB"))
+    assert not door.pairing.is_open
+    assert "Welcome" not in door.access.stranger(said(code))
+    assert not door.access.serves(ANN, Chat("7"))
+
+
+@pytest.mark.req("gateway.pairing")
+def test_a_code_expires_and_a_new_one_voids_the_old(home: Path) -> None:
+    door = Door(home)
+    old = door.pairing.make()
+    new = door.pairing.make()
+    assert not door.pairing.claim(old)
+    door.clock.now += SECONDS + 1
+    assert not door.pairing.claim(new)
+
+
+def test_a_code_works_behind_start_and_never_in_a_group(home: Path) -> None:
+    door = Door(home)
+    code = door.pairing.make()
+    assert "Welcome" not in door.access.stranger(said(code, chat=Chat("-5", is_group=True)))
+    assert "Welcome" in door.access.stranger(said(f"/start {code}"))
+
+
+def test_a_damaged_file_of_pairing_is_no_code(home: Path) -> None:
+    door = Door(home)
+    door.pairing.make()
+    (home / "run" / "pigeon.pairing").write_text("[1]")
+    assert not door.pairing.is_open
+    assert not door.pairing.claim("")
+
+
+@pytest.mark.req("gateway.bounds.strangers")
+def test_the_strangers_that_are_remembered_are_bounded(home: Path) -> None:
+    door = Door(home)
+    for number in range(MOST_STRANGERS + 100):
+        door.access.stranger(said("hello", Person(str(number), "x")))
+    assert len(door.access._told) == MOST_STRANGERS
+
+
+def test_a_list_that_is_edited_holds_at_once_and_a_broken_one_changes_nothing(home: Path) -> None:
+    door = Door(home)
+    door.path.write_text("allowed_users = [7]\n")
+    assert door.access.serves(ANN, Chat("7"))
+    door.path.write_text("allowed_users = [7\n")
+    assert door.access.serves(ANN, Chat("7"))
+    door.path.write_text("allowed_users = [8]  # Bo alone\n")
+    assert not door.access.serves(ANN, Chat("7"))
+
+
+@pytest.mark.req("gateway.allow_list")
+async def test_a_stranger_reaches_no_agent_until_the_code_is_sent(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.running(allowed_users=()):
+        w.loft.says("hello", "66")
+        await w.loft.until(lambda: w.loft.texts("66"))
+        w.loft.says("@twin hello", "66")
+        w.loft.says("/agents", "66")
+        w.loft.says("", "66", press="x:0:0")
+        await w.until(lambda: not w.loft.waiting)
+        code = Pairing(w.home, "pigeon").make()
+        w.loft.says(code, "66")
+        await w.loft.until(lambda: "Welcome" in w.loft.texts("66")[-1])
+        assert len(w.loft.texts("66")) == 2
+        assert w.daemon is not None
+        assert w.daemon.model.requests == []
+        w.loft.says("hello", "66")
+        await w.loft.until(lambda: w.loft.texts("66")[-1] == "heard: hello")
+        await w.idle()

@@ -1,0 +1,98 @@
+"""Bounds: whatever people send, nothing grows without limit."""
+
+import asyncio
+import gc
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crabtalk.component.gateway.gateway import FULL, TOO_LONG
+from tests.component.gateway.world import world
+
+
+@pytest.mark.req("gateway.bounds.chat")
+async def test_a_chat_in_which_too_much_waits_is_told_so_once(tmp_path: Path) -> None:
+    async with world(tmp_path, has_daemon=False) as w:
+        w.bounds = replace(w.bounds, waiting_in_chat=3, notice_after=60)
+        async with w.running() as gateway:
+            w.loft.says("hello")
+            await w.until(lambda: gateway.statistics()["waiting"] == 1)
+            for number in range(8):
+                w.loft.says(f"more {number}")
+                await w.until(lambda: not w.loft.waiting)
+            await w.told(FULL)
+            assert gateway.statistics()["waiting"] == 4
+            async with w.serving() as w.daemon:
+                await w.idle()
+                assert await w.heard() == ["hello", *(f"more {number}" for number in range(3))]
+                w.loft.says("again")
+                await w.idle()
+                assert "again" in await w.heard()
+        assert w.loft.texts().count(FULL) == 1
+
+
+@pytest.mark.req("gateway.bounds.waiting")
+async def test_when_too_much_waits_the_service_is_not_asked_for_more(tmp_path: Path) -> None:
+    people = tuple(str(number) for number in range(100, 140))
+    async with world(tmp_path, has_daemon=False) as w:
+        w.bounds = replace(w.bounds, waiting=5, notice_after=60)
+        w.loft.redeliver = 1000.0
+        async with w.running(allowed_users=people) as gateway:
+            for person in people:
+                w.loft.says("hello", person)
+                await asyncio.sleep(0)
+            await w.until(lambda: gateway.statistics()["waiting"] >= 5)
+            await asyncio.sleep(0.2)  # more would have been taken by now
+            assert len(w.loft.taken) == 5
+            async with w.serving() as w.daemon:
+                await w.idle()
+                assert all(w.loft.texts(person) == ["heard: hello"] for person in people)
+
+
+@pytest.mark.req("gateway.bounds.text")
+async def test_a_message_that_is_too_long_is_refused_in_words(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.running():
+        w.loft.says("x" * 70_000)
+        await w.told(TOO_LONG)
+        await w.idle()
+        assert w.daemon is not None
+        assert w.daemon.model.requests == []
+
+
+@pytest.mark.req("gateway.bounds.turns")
+async def test_only_so_many_turns_are_at_the_daemon_at_once(tmp_path: Path) -> None:
+    people = tuple(str(number) for number in range(100, 106))
+    async with world(tmp_path) as w:
+        assert w.daemon is not None
+        w.bounds = replace(w.bounds, turns=2)
+        async with w.running(allowed_users=people) as gateway:
+            for person in people:
+                w.loft.says("!wait\n!say done", person)
+            await w.until(lambda: gateway.statistics()["chats_at_work"] == 6)
+            for number in (2, 4, 6):
+                await w.until(lambda n=number: len(w.daemon.model.requests) == n)  # type: ignore[misc]
+                assert w.daemon.daemon.runtime.running == 2
+                w.daemon.model.release()
+            await w.idle()
+            assert all(w.loft.texts(person) == ["done"] for person in people)
+
+
+@pytest.mark.req("gateway.crowd")
+async def test_forty_chats_at_once_are_all_answered_and_leave_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    people = tuple(str(number) for number in range(100, 140))
+    async with world(tmp_path) as w, w.running(allowed_users=people) as gateway:
+        for number in range(3):
+            for person in people:
+                w.loft.says(f"!say {number}", person)
+            await w.idle()
+        assert all(
+            [text for one in w.loft.texts(person) for text in one.split()] == ["0", "1", "2"]
+            for person in people
+        )
+        await w.until(lambda: gateway.statistics()["chats_at_work"] == 0)
+        gc.collect()
+        assert gateway.statistics()["waiting"] == 0
+        assert gateway.statistics()["chats"] == 0
