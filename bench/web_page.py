@@ -67,7 +67,7 @@ WATCH = """() => {
   channel.port1.onmessage = () => {
     const now = performance.timeOrigin + performance.now();
     const text = document.querySelector("[role=log]").textContent.slice(-20000);
-    for (const [stamp] of text.matchAll(/\\d{19}/g)) {
+    for (const [stamp] of text.matchAll(/\\b\\d{19}\\b/g)) {
       if (!window.stamps.has(stamp)) window.stamps.set(stamp, now);
     }
   };
@@ -212,12 +212,14 @@ async def chunks(browser: Browser, place: Place, rate: int) -> list[float]:
     async with inside(browser, place) as person:
         await person.enter("newcomer")
         await person.page.evaluate(WATCH)
+        start = time.monotonic_ns()
         await person.say(f"!chunks {CHUNKS} {rate}")
         await expect(person.button("Stop")).to_be_visible()
         await expect(person.button("Stop")).to_be_hidden(timeout=60_000)
         stamps = await person.page.evaluate("() => [...window.stamps]")
     offset = (time.time_ns() - time.monotonic_ns()) / 1e6
-    return [shown - (int(stamp) / 1e6 + offset) for stamp, shown in stamps]
+    # What was there before is somebody else's.
+    return [at - (int(stamp) / 1e6 + offset) for stamp, at in stamps if int(stamp) > start]
 
 
 LAST = "Question 1429"

@@ -62,6 +62,7 @@ class Loft:
         self._given: dict[str, float] = {}
         self._faults: dict[str, deque[Fault]] = {}
         self._numbers = itertools.count(1)
+        self.seen: Callable[[Message], None] = lambda message: None
         self.news = asyncio.Event()
 
     # ── People ──────────────────────────────────────────────────────────────────────────────
@@ -206,6 +207,7 @@ class Loft:
         made.history.append(text)
         self.messages.append(made)
         self.times.append((chat, "send", time.monotonic()))
+        self.seen(made)
         self._tell()
         return web.json_response({"id": made.id})
 
@@ -224,6 +226,7 @@ class Loft:
         found.text, found.buttons = text, [list(b) for b in buttons]
         found.history.append(text)
         self.times.append((chat, "edit", time.monotonic()))
+        self.seen(found)
         self._tell()
         return web.json_response({})
 

@@ -10,6 +10,9 @@ import pytest
 from crabtalk.component.gateway.gateway import FULL, TOO_LONG
 from tests.component.gateway.world import world
 
+# What it waits for is on the wire, and the loop makes no difference.
+pytestmark = pytest.mark.one_loop
+
 
 @pytest.mark.req("gateway.bounds.chat")
 async def test_a_chat_in_which_too_much_waits_is_told_so_once(tmp_path: Path) -> None:

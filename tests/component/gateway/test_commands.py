@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from crabtalk.component.gateway.commands import Command, guest_in, parse
 from tests.component.gateway.world import world
 
+# What it waits for is on the wire, and the loop makes no difference.
+pytestmark = pytest.mark.one_loop
+
 
 @pytest.mark.parametrize(
     ("text", "command"),

@@ -13,6 +13,9 @@ from tests.component.gateway.loft import Fault
 from tests.component.gateway.world import world
 from tests.daemon.served import calling
 
+# What it waits for is on the wire, and the loop makes no difference.
+pytestmark = pytest.mark.one_loop
+
 
 @pytest.mark.req("gateway.once.duplicates")
 async def test_what_comes_again_is_known(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ import pytest
 from tests.component.gateway.world import World, world
 from tests.daemon.served import AGENTS, calling
 
+# What it waits for is on the wire, and the loop makes no difference.
+pytestmark = pytest.mark.one_loop
+
 COLOUR = {
     "question": "Which colour?",
     "header": "Colour",
@@ -100,8 +103,9 @@ async def test_a_call_that_needs_a_yes_gets_it_from_the_chat(tmp_path: Path) -> 
     agents = {**AGENTS, "crab": 'prompt = "You are crab."\napprove = ["set_title"]\n'}
     async with world(tmp_path, hooks={}, agents=agents) as w, w.running():
         w.loft.says(calling([("set_title", {"title": "Shells"})]))
-        await w.loft.until(lambda: w.loft.texts() and w.loft.of("7")[0].buttons)
-        w.loft.presses(w.loft.of("7")[0], "Yes")
+        await w.loft.until(lambda: any(message.buttons for message in w.loft.messages))
+        (form,) = [message for message in w.loft.messages if message.buttons]
+        w.loft.presses(form, "Yes")
         await w.loft.until(lambda: w.loft.texts()[-1] == "done")
         await w.idle()
         assert w.daemon is not None

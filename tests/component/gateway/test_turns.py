@@ -87,6 +87,24 @@ async def test_tools_are_one_changing_line_and_thinking_is_not_shown(tmp_path: P
     assert not any("secret" in text for one in w.loft.messages for text in one.history)
 
 
+@pytest.mark.req("gateway.steering")
+async def test_what_follows_a_word_of_ones_own_is_said_below_it(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def dig(call: ToolDispatch) -> str:
+        await go_on.wait()
+        return "sand"
+
+    async with world(tmp_path, tools={"dig": dig}) as w, w.running() as gateway:
+        w.loft.says('!tool dig {"where": "beach"}\n!then\n!say Done.')
+        await w.told("⚙ dig(beach)")
+        w.loft.says("!say Deeper.")
+        await w.until(lambda: len(w.loft.taken) == 2 and gateway.statistics()["waiting"] == 1)
+        go_on.set()
+        await w.told("✓ dig(beach)", "Deeper.")
+        await w.idle()
+
+
 @pytest.mark.req("gateway.streaming")
 async def test_without_edits_each_part_comes_when_it_is_complete(tmp_path: Path) -> None:
     async def dig(call: ToolDispatch) -> str:

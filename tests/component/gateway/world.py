@@ -13,7 +13,7 @@ from crabtalk.component.gateway.service import Limits
 from crabtalk.runtime import Hook
 from tests.component.gateway.loft import Loft, loft
 from tests.component.gateway.pigeon import load
-from tests.daemon.served import AGENTS, CONFIG, Served, messages, prepare, served
+from tests.daemon.served import AGENTS, CONFIG, Served, prepare, served
 from tests.model_server import model_server
 
 PIGEON = load()
@@ -67,8 +67,13 @@ class World:
     async def said(self, sender: str = "pg:7", agent: str = "crab") -> list[tuple[str, str]]:
         """Role and text of all a conversation has, as the daemon has it."""
         assert self.daemon is not None
+        found: list[tuple[str, str]] = []
         async with self.daemon.client() as client:
-            return await messages(client, agent, sender)
+            while True:
+                page = await client.list_messages(agent, sender=sender, offset=len(found))
+                found += [(message.role, message.content) for message in page.messages]
+                if not page.HasField("next_offset"):
+                    return found
 
     async def heard(self, sender: str = "pg:7") -> list[str]:
         """What people said in it."""

@@ -1,5 +1,5 @@
-"""`python -m crabtalk_cron` is `crabtalk-cron`."""
+"""`python -m crabtalk_telegram` is `crabtalk-telegram`."""
 
 from .cli import main
 
-main(prog_name="crabtalk-cron")
+main(prog_name="crabtalk-telegram")

@@ -76,7 +76,7 @@ def tokens(text: str) -> Iterator[Token]:
 def special(text: str, place: int) -> tuple[Token, int]:
     """What begins with a character that may mean something, and where it ends."""
     character = text[place]
-    if character == "\\" and text[place + 1 : place + 2] in PUNCTUATION - {""}:
+    if character == "\\" and text[place + 1 : place + 2] in PUNCTUATION:
         return text[place + 1], place + 2
     if character == "`":
         return code(text, place)

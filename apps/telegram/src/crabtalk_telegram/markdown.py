@@ -28,7 +28,7 @@ DIVIDER = re.compile(r"\s*\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?\s*)?")
 LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
 CELL = re.compile(r"(?<!\\)\|")
 LINE = "———"
-# A table that its columns make longer than this, as against how it was written, is shown as written.
+# Columns that make a table so many times longer than it was written are left out.
 WIDEST = 2
 
 
@@ -74,7 +74,7 @@ def has_table(text: str) -> bool:
 def marked_block(block: Block) -> str:
     match block:
         case Pre(code, language):
-            return f"```{language}\n{IN_CODE.sub(escape, code)}\n```" if code else ""
+            return f"```{language}\n{IN_CODE.sub(escape, code)}```" if code else ""
         case Quote(inside):
             return f">{marked_of(inside)}"
         case Words(inside):
@@ -100,8 +100,6 @@ def marked_span(span: Span, within: frozenset[str]) -> str:
     if span.kind == LINK:
         return f"[{inside}]({IN_URL.sub(escape, span.url)})" if inside else ""
     mark = MARKS.get(span.kind, "")
-    if mark == "_" and (inside.startswith("_") or inside.endswith("_")):
-        return f"_{inside}**_" if inside.endswith("_") else f"_**{inside}_"
     return f"{mark}{inside}{mark}" if inside else ""
 
 

@@ -199,7 +199,10 @@ PLAYS: dict[str, Steps] = {
         ),
     ),
     "What happened on Tuesday night?": (
-        (say("Four pages, all from the mail queue."), call("bash", command="sleep 86400")),
+        (
+            say("Four pages, all from the mail queue."),
+            call("bash", command="sleep 86400", timeout=3600),
+        ),
     ),
     "What happened on Thursday night?": (
         (call("bash", command="printf '03:12 disk full\\n03:14 mail: no space\\n'"),),
@@ -236,7 +239,7 @@ PLAYS: dict[str, Steps] = {
         (say("`header.png` is 480 pixels wide and a third of the size."),),
     ),
     BROKEN: ((Status(400, "the prompt is 1,204,331 tokens long, this model takes 200,000"),),),
-    STOPPED: ((say("I start with the oldest."), call("bash", command="sleep 86400")),),
+    STOPPED: ((say("I start with the oldest."), call("bash", command="sleep 86400", timeout=3600)),),
     FREE: (
         slowly(
             "I read and write files in this folder, run commands, ask colleagues, and ask **you** "

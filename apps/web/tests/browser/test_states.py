@@ -3,7 +3,7 @@ scrolled sideways, and a picture of it is kept in `shots/` for people to look at
 
 import re
 from collections.abc import AsyncIterator
-from itertools import chain
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -13,23 +13,26 @@ from apps.web.stage import LONG, Stage, stage
 from apps.web.tests.gateway.phone import Phone
 from crabtalk_web.sealing import to_backup_text
 
-from .scene import CAST, scene
+from .scene import CAST, Scene, scene
 from .visitor import Visitor, visitor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Looks = list[tuple[int, str]]
-FEW: Looks = [(1440, "light"), (360, "dark")]
-REST: Looks = [(360, "light"), (768, "light"), (768, "dark"), (1440, "dark")]
-SOME = [pytest.param(FEW, id="some"), pytest.param(REST, id="all", marks=pytest.mark.slow)]
+ALL: Looks = [(width, theme) for width in (360, 768, 1440) for theme in ("light", "dark")]
+# By default each state is looked at once, wide and light or narrow and dark in turn.
+TURNS: list[Looks] = [[(1440, "light")], [(360, "dark")]]
+THOROUGH = [pytest.param(False, id="once"), pytest.param(True, id="all", marks=pytest.mark.slow)]
 
 
-async def look(person: Visitor, name: str, looks: Looks) -> list[str]:
+async def look(person: Visitor, states: AsyncIterator[str], *, is_thorough: bool) -> None:
     found = []
-    for width, theme in looks:
-        await person.shoot(name, width, theme)
-        found += [f"{name} at {width}, {theme}: {fault}" for fault in await person.faults()]
-    return found
+    turns = cycle(TURNS)
+    async for name in states:
+        for width, theme in ALL if is_thorough else next(turns):
+            await person.shoot(name, width, theme)
+            found += [f"{name} at {width}, {theme}: {fault}" for fault in await person.faults()]
+    assert found == [], "\n".join(found)
 
 
 async def before(person: Visitor, on: Stage) -> AsyncIterator[str]:
@@ -96,40 +99,45 @@ async def inside(person: Visitor) -> AsyncIterator[str]:
     yield "keys"
 
 
+async def away(s: Scene) -> AsyncIterator[str]:
+    """What somebody sees whose relay is gone."""
+    await s.ask("Are you there?", "!say I am, for now.")
+    await s.person.sees("for now")
+    await s.person.is_over()
+    await s.stage.stop_relay()
+    await expect(s.person.page.get_by_role("status").filter(has_text="Offline")).to_be_visible()
+    await s.person.say("Then this has to wait.")
+    yield "offline"
+
+
 @pytest.mark.req("page.accessible")
 @pytest.mark.req("page.narrow")
-@pytest.mark.parametrize("looks", SOME)
-async def test_before_anybody_is_in(browser: Browser, tmp_path: Path, looks: Looks) -> None:
+@pytest.mark.parametrize("is_thorough", THOROUGH)
+async def test_before_anybody_is_in(browser: Browser, tmp_path: Path, is_thorough: bool) -> None:
     async with stage(tmp_path, agents=CAST) as on, visitor(browser, on.url) as person:
         person.watch.expect("404")
-        found = [await look(person, name, looks) async for name in before(person, on)]
-        assert not any(found), "\n".join(chain(*found))
+        await look(person, before(person, on), is_thorough=is_thorough)
 
 
 @pytest.mark.req("page.accessible")
 @pytest.mark.req("page.narrow")
-@pytest.mark.parametrize("looks", SOME)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("is_thorough", THOROUGH)
 async def test_once_somebody_is_in(
-    browser: Browser, performance: tuple[Stage, Phone], looks: Looks
+    browser: Browser, performance: tuple[Stage, Phone], is_thorough: bool
 ) -> None:
     on, device = performance
     async with visitor(browser, on.url) as person:
         await person.open("/")
         await person.restore(to_backup_text(device.secret.secret))
-        found = [await look(person, name, looks) async for name in inside(person)]
-        assert not any(found), "\n".join(chain(*found))
+        await look(person, inside(person), is_thorough=is_thorough)
 
 
 @pytest.mark.req("page.accessible")
 @pytest.mark.req("page.narrow")
-@pytest.mark.parametrize("looks", SOME)
-async def test_without_a_connection(browser: Browser, tmp_path: Path, looks: Looks) -> None:
+@pytest.mark.parametrize("is_thorough", THOROUGH)
+async def test_without_a_connection(browser: Browser, tmp_path: Path, is_thorough: bool) -> None:
     async with scene(browser, tmp_path) as s:
         s.person.watch.expect("ERR_", "WebSocket")
-        await s.person.say("!say the last that came")
-        await s.person.sees("the last that came", 2)
-        await s.stage.stop_relay()
-        await expect(s.person.page.get_by_role("status").filter(has_text="Offline")).to_be_visible()
-        await s.person.say("This waits.")
-        assert await look(s.person, "offline", looks) == []
+        await look(s.person, away(s), is_thorough=is_thorough)
         await s.stage.start_relay()

@@ -125,11 +125,13 @@ class Visitor:
             await closed.first.click()
 
     async def to_the_top(self, first: str) -> None:
-        """Until these words are there, which are the first."""
+        """Until these words are in view, which are the first."""
+        words = self.log.get_by_text(first)
         async with asyncio.timeout(PATIENCE):
-            while not await self.log.get_by_text(first).count():
+            while not await words.count() or await self.log.evaluate("log => log.scrollTop > 0"):
                 await self.log.evaluate("log => { log.scrollTop = 0; }")
                 await self.page.evaluate("() => new Promise(requestAnimationFrame)")
+        await expect(words).to_be_in_viewport()
 
     async def search(self, words: str) -> None:
         await self.page.get_by_role("link", name="Search").click()

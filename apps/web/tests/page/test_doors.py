@@ -229,6 +229,49 @@ async def test_a_device_that_was_taken_out_says_so_and_keeps_what_it_has(
     assert await one.do("return device.isRevoked;") is False
 
 
+@pytest.mark.req("page.record")
+async def test_what_a_gateway_says_of_itself_is_shown_as_it_changes(
+    one: Tab, person: Phone
+) -> None:
+    told: dict[str, Any] = {
+        "slashCommands": ["plan", "/tidy", 7],
+        "models": [{"code": "large"}, {"value": "none"}, None],
+        "currentModelCode": "large",
+        "lifecycleState": "archived",
+        "continuedBy": "another",
+    }
+    session = await room(person, **told)
+    await one.log_in(person)
+    await one.until("device.session(given)", session.id)
+    facts = """const session = device.session(given);
+        const { commands, models, model, isArchived, continuedBy, title } = session;
+        return [commands, models, model, isArchived, continuedBy, title];"""
+    assert await one.do(facts, session.id) == [
+        ["/plan", "/tidy"],
+        ["large"],
+        "large",
+        True,
+        "another",
+        "",
+    ]
+    await person.connect()
+    news = {"name": "crab", "summary": {"text": "Tides"}, "slashCommands": "none", "models": {}}
+    change = {"sid": session.id, "metadata": session.sealer.seal(news), "expectedVersion": 0}
+    assert person._io is not None
+    answer = await person._io.call("update-metadata", change)
+    assert answer["result"] == "success"
+    await one.until("device.session(given).title === 'Tides'", session.id)
+    assert await one.do(facts, session.id) == [[], [], "", False, "", "Tides"]
+    # A list that was on its way meanwhile is older, and says nothing new.
+    await one.do(
+        "await device.session(given.id).take({ metadata: given.old, metadataVersion: 0 });",
+        {"id": session.id, "old": session.sealer.seal({"summary": {"text": "Old"}})},
+    )
+    assert await one.do("return device.session(given).title;", session.id) == "Tides"
+    await one.reload()
+    assert await one.do("return device.session(given).title;", session.id) == "Tides"
+
+
 @pytest.mark.req("page.account.elsewhere")
 async def test_sessions_of_other_keys_are_listed_and_cannot_be_opened(
     one: Tab, person: Phone

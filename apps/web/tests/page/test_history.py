@@ -11,6 +11,7 @@ from apps.web.tests.gateway.phone import Phone
 from apps.web.tests.page.room import envelope, room, spoken, tell
 from apps.web.tests.page.tab import Tab, tab
 from crabtalk_web.relay import Relay
+from crabtalk_web.sealing import to_backup_text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -344,3 +345,52 @@ async def test_an_answer_that_is_none_is_asked_for_again_and_leaves_no_hole(
         session.id,
     )
     assert await one.texts(session.id) == said(1, 250)
+
+
+@pytest.mark.req("page.history.full")
+async def test_a_browser_that_has_no_room_shows_what_there_is_all_the_same(
+    one: Tab, person: Phone
+) -> None:
+    session = await room(person)
+    await tell(person, session, *(spoken(number) for number in range(1, 451)))
+    await one.start()
+    await one.do(
+        """const { Store } = await import("/device/store.js");
+        const full = new DOMException("", "QuotaExceededError");
+        Store.prototype.change = () => Promise.reject(full);"""
+    )
+    asked: list[str] = []
+    one.page.on("request", lambda request: asked.append(request.url))
+    await one.do("await device.restore(given);", to_backup_text(person.secret.secret))
+    await one.enter(session.id)
+    await tell(person, session, spoken(451))
+    await one.until("device.session(given).story.rows.at(-1).text === 'said 451'", session.id)
+    await one.do(
+        """const session = device.session(given);
+        while (session.history.hasOlder) await session.loadOlder();""",
+        session.id,
+    )
+    assert await one.texts(session.id) == said(1, 451)
+    # And it does not fetch for ever what it cannot keep.
+    assert len([url for url in asked if "before_seq" in url]) < 10
+
+
+@pytest.mark.req("page.outbox.refused")
+async def test_words_that_could_not_be_kept_are_told_and_can_be_sent_again(
+    one: Tab, person: Phone
+) -> None:
+    session = await room(person)
+    await one.log_in(person)
+    await one.enter(session.id)
+    await one.do(
+        """const { putSafely } = device.store;
+        device.store.putSafely = () => Promise.reject(new DOMException("", "QuotaExceededError"));
+        window.row = device.session(given).send("kept?");
+        window.free = () => { device.store.putSafely = putSafely; };""",
+        session.id,
+    )
+    await one.until("row.state === 'failed'")
+    assert "Free some space" in await one.do("return row.problem;")
+    await one.do("free(); await device.session(given).retry(row.id);", session.id)
+    await one.until("row.state === 'sent' && device.session(given).seq === 1", session.id)
+    assert await one.texts(session.id) == ["kept?"]

@@ -285,6 +285,24 @@ async def test_stopping_ends_the_turn_and_is_said_so(seat: tuple[Tab, str]) -> N
     assert await one.do("return device.session(given).live;", session) is None
 
 
+@pytest.mark.req("page.record")
+async def test_machines_are_named_and_who_is_there_is_told(
+    acting: tuple[Stage, Phone], seat: tuple[Tab, str]
+) -> None:
+    one, session = seat
+    await one.until(
+        "(await device.machines())[0].active && device.session(given).isActive", session
+    )
+    (machine,) = await one.do("return device.machines();")
+    assert machine["name"] == f"crabtalk on {machine['host']}"
+    told = await one.do(
+        "const { machine, host, agent, isActive, models } = device.session(given);"
+        "return [machine, host, agent, isActive, models];",
+        session,
+    )
+    assert told == [machine["id"], machine["host"], "crab", True, ["scripted"]]
+
+
 @pytest.mark.req("page.calls.away")
 async def test_a_machine_that_is_away_is_named_in_a_sentence(one: Tab, person: Phone) -> None:
     session = await room(person)

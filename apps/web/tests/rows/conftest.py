@@ -34,15 +34,18 @@ async def gallery(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str
         yield relay.url
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def watched(rows_browser: Browser, gallery: str) -> AsyncIterator[tuple[Page, Watch]]:
-    async with visiting(rows_browser, gallery) as (page, watch):
-        await page.goto(f"{gallery}/gallery.html")
-        await page.wait_for_selector("[data-ready]")
-        yield page, watch
-        watch.check()
+    async with visiting(rows_browser, gallery) as made:
+        yield made
 
 
-@pytest.fixture
-def page(watched: tuple[Page, Watch]) -> Page:
-    return watched[0]
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(watched: tuple[Page, Watch], gallery: str) -> AsyncIterator[Page]:
+    """The gallery anew, without a row; whatever complains or asks elsewhere fails the test."""
+    page, watch = watched
+    watch.faults.clear()
+    await page.goto(f"{gallery}/gallery.html")
+    await page.wait_for_selector("[data-ready]")
+    yield page
+    watch.check()

@@ -33,7 +33,8 @@ SCRIPTS = [
     f"<math><mtext></form><form><mglyph><style></math><img src onerror={RUN}>",
     f"<!--><img src=x onerror={RUN}>--><![CDATA[<img src=x onerror={RUN}>]]>",
     f"<x contenteditable onblur={RUN}>x</x><div style='background:url(javascript:{RUN})'>x</div>",
-    f"&lt;script&gt;{RUN}&lt;/script&gt; &#60;img src=x onerror={RUN}&#62; &#x3c;svg/onload={RUN}&#x3e;",
+    f"&lt;script&gt;{RUN}&lt;/script&gt; &#60;img src=x onerror={RUN}&#62;",
+    f"&#x3c;svg/onload={RUN}&#x3e; &amp;lt;script&amp;gt;{RUN}",
     f"\\<script\\>{RUN}\\</script\\>",
     f"＜script＞{RUN}＜/script＞ \u2039script\u203a \u00bcscript\u00be",
     f"{{{{constructor.constructor('{RUN}')()}}}} ${{{RUN}}} <%= {RUN} %>",
@@ -102,10 +103,12 @@ TERMINAL = [
 
 MARKS = [
     "*a ", "*a_ ", "**a*", "_a__", "~a~~", "[", "![", "]", "[a](", "[a](b", "[a](<b", '[a](b "',
-    "[a](b 'x' ", "[a][", "[[a]](", "`", "``a`", "` `` ", "<", "<a:", "<a@b", "&", "&#", "&a;", "\\",
-    "!", "http://", "http://%*", "www.", "www.a*", "a@", "a@b.", "https://a.b/(", "> ", "- ", "1. ",
-    "* * ", "# ", "|", "|a", "a|b\n", "|-|\n", "a|b\n-|-\n", "    a\n", "```\n", "\n", "a\n", "a  \n",
-    "[a]: b\n", "[a]: <b\n", "[a]: b 'c\n", "- a\n\n", "- a\n  ", "\t", "- \t", "=", "a\n=\n",
+    "[a](b 'x' ", "[a][", "[[a]](", "`", "``a`", "` `` ", "<", "<a:", "<a@b", "&", "&#", "&a;",
+    "\\",     "!", "http://", "http://%*", "www.", "www.a*", "a@", "a@b.", "https://a.b/(", "> ",
+    "- ", "1. ",
+    "* * ", "# ", "|", "|a", "a|b\n", "|-|\n", "a|b\n-|-\n", "    a\n", "```\n", "\n", "a\n",
+    "a  \n",     "[a]: b\n", "[a]: <b\n", "[a]: b 'c\n", "- a\n\n", "- a\n  ", "\t", "- \t", "=",
+    "a\n=\n",
     "***", "_*", "a*", "[a]\n\n", "![a](b)", "[![a](b)](c)", "[x]: /a\n\n[x]\n\n", "<http://a>",
     "http://a.b/c_d*e ", "-\n", "+\n-\n*\n", ">- ", "* - + ", "(*", "*)", "[a\n", "\u202e", "é*",
     "𝒳*", "\u0301", "\x00", "\ud800", "👩‍👩‍👧",
@@ -114,17 +117,21 @@ MARKS = [
 CODE = [
     '"', "'", "/*", "//", '"\\', "'''", '"""', "${", "`${", "a(", "0x", "1e", "@", "#!", "<!--",
     "--", "$", 'r#"', "=/", "/a", "/[", "a:", "a=", "- a: ", "{{", "[[", '"a"   ', "          ",
-    "        :", "<a b=", '<a b="', "&a", " a b c d", "aaaaaaaaaaaaaaa", "_", "1_", "....", "return /",
-    "=  ", "\n", "\t\n", "# a\n", "+a\n", "-- \n", "**a", "[a](b",
+    "        :", "<a b=", '<a b="', "&a", " a b c d", "aaaaaaaaaaaaaaa", "_", "1_", "....",
+    "return /",     "=  ", "\n", "\t\n", "# a\n", "+a\n", "-- \n", "**a", "[a](b",
+]  # fmt: skip
+
+
+FRAMES = [
+    "# {}", "> {}", "- {}", "`{}`", "```{}\n{}\n```", "| {} |\n|---|\n| {} |", "*{}*", "~~~\n{}",
+    "[{}](https://a.example/)", "![{}](https://a.example/)",
 ]  # fmt: skip
 
 
 def markdown() -> Iterator[str]:
     yield from SCRIPTS
     for script in SCRIPTS:
-        for frame in ("# {}", "> {}", "- {}", "`{}`", "```{}\n{}\n```", "| {} |\n|---|\n| {} |",
-                      "[{}](https://a.example/)", "![{}](https://a.example/)", "*{}*", "~~~\n{}"):  # fmt: skip
-            yield frame.replace("{}", script)
+        yield from (frame.replace("{}", script) for frame in FRAMES)
     for place in PLACES:
         yield from (place.replace("{}", address) for address in ADDRESSES)
     for title in TITLES:

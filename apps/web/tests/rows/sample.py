@@ -12,7 +12,8 @@ MARKDOWN = """\
 # What I found
 
 The parser **reads every line once**; the slow part is `merge()`, which *sorts* ~~twice~~ again.
-See https://example.com/notes_on_(sorting), <mail@example.com> and [the manual](https://docs.example.org "Manual").
+See https://example.com/notes_on_(sorting), <mail@example.com>
+and [the manual](https://docs.example.org "Manual").
 
 1. First measure
 2. Then change
@@ -94,7 +95,7 @@ def rows() -> list[dict[str, Any]]:
     edit = {
         "path": "src/merge.py",
         "old_string": "def merge(a, b):\n    out = a + b\n    out.sort()\n    return out",
-        "new_string": "def merge(left, right):\n    out = left + right\n    out.sort()\n    out.reverse()\n    return out",
+        "new_string": "def merge(left, right):\n    out = left + right\n    return out[::-1]",
     }
     nested = tool(
         "task",
@@ -131,7 +132,7 @@ def rows() -> list[dict[str, Any]]:
             "r1",
             "Read `src/merge.py`",
             {"path": "src/merge.py", "offset": 3},
-            result="3\tdef merge(a, b):\n4\t    return sorted(a + b)  # slow\n\n--- 120 total lines (showing lines 3-4) ---",
+            result="3\tdef merge(a, b):\n4\t    return sorted(a + b)\n\n--- 9 total lines ---",
             durationMs=3,
         ),
         tool("edit", "e1", "Edit `src/merge.py`", edit, result="ok", durationMs=6),

@@ -12,10 +12,12 @@ LANGUAGES = [
     "sql", "yaml", "toml", "diff", "markdown",
 ]  # fmt: skip
 PIECES = [
-    '"', "'", "`", "\\", "\n", " ", "\t", "/*", "*/", "//", "#", "--", "<!--", "-->", "<a", ">", "/>",
-    "${", "}", "{", "(", ")", "[", "]", "=", ":", ";", ",", ".", "0x1F", "1.5e3", "return", "def",
+    '"', "'", "`", "\\", "\n", " ", "\t", "/*", "*/", "//", "#", "--", "<!--", "-->", "<a", ">",
+    "/>",     "${", "}", "{", "(", ")", "[", "]", "=", ":", ";", ",", ".", "0x1F", "1.5e3",
+    "return", "def",
     "class", "fn", "select", "true", "null", "x", "Foo", "foo(", "@a", "$b", "&amp;", "+", "-", "/",
-    "'''", '"""', "r#\"", "é", "👩‍👩‍👧", "\u202e", "\x00", "\r\n", "--flag", "key: ", "[t]", "@@ -1 +1 @@",
+    "'''", '"""', "r#\"", "é", "👩‍👩‍👧", "\u202e", "\x00", "\r\n", "--flag", "key: ",
+    "[t]", "@@ -1 +1 @@",
 ]  # fmt: skip
 
 
@@ -38,17 +40,19 @@ async def test_colours_lose_and_move_no_character_of_any_text(page: Page) -> Non
 
 SNIPPETS = {
     "python": ('@a\nasync def f(x: int) -> None:\n    """Doc."""\n    return "s" + 0x1f  # c', {
-        "async": "keyword", "f": "function", "int": "type", '"""Doc."""': "string", "0x1f": "number",
-        "# c": "comment", "@a": "meta"}),
+        "async": "keyword", "f": "function", "int": "type", "0x1f": "number",
+        '"""Doc."""': "string",         "# c": "comment", "@a": "meta"}),
     "ts": ("const a: string = `x${1}`; // c\nif (/a[/]b/.test(a)) { new Foo(1.5) }", {
         "const": "keyword", "string": "type", "`x${1}`": "string", "// c": "comment",
         "/a[/]b/": "regexp", "Foo": "type", "1.5": "number"}),
-    "json": ('{"a": [1, true, "b"]}', {'"a"': "key", "1": "number", "true": "keyword", '"b"': "string"}),
+    "json": ('{"a": [1, true, "b"]}', {
+        '"a"': "key", "1": "number", "true": "keyword", '"b"': "string"}),
     "bash": ("for f in $A; do grep -n 'x' \"$f\" | wc; done # c", {
-        "for": "keyword", "$A": "variable", "'x'": "string", "-n": "meta", "# c": "comment", "wc": "function"}),
+        "for": "keyword", "$A": "variable", "'x'": "string", "-n": "meta", "# c": "comment",
+        "wc": "function"}),
     "rust": ('fn main() { let s: &str = r#"a"b"#; println!("{}", 1_000u32); } // c', {
-        "fn": "keyword", "main": "function", "str": "type", 'r#"a"b"#': "string", "println!": "function",
-        "1_000u32": "number"}),
+        "fn": "keyword", "main": "function", "str": "type", 'r#"a"b"#': "string",
+        "println!": "function", "1_000u32": "number"}),
     "go": ("func f(a int) error { return nil } // c", {
         "func": "keyword", "int": "type", "nil": "keyword", "f": "function"}),
     "cpp": ('#include <a>\nint main() { auto s = "x\\"y"; /* c */ }', {
@@ -56,7 +60,8 @@ SNIPPETS = {
     "java": ("@Override public void f() { String s = \"a\"; }", {
         "@Override": "meta", "public": "keyword", "String": "type"}),
     "html": ('<!-- c --><a href="x">y &amp; z</a>', {
-        "<!-- c -->": "comment", "<a": "tag", "href": "attribute", '"x"': "string", "&amp;": "number"}),
+        "<!-- c -->": "comment", "<a": "tag", "href": "attribute", '"x"': "string",
+        "&amp;": "number"}),
     "css": (".a { color: #fff; margin: 1rem } /* c */ @media x {}", {
         ".a": "type", "color": "key", "#fff": "number", "1rem": "number", "@media": "meta"}),
     "sql": ("SELECT count(*) FROM t WHERE a = 'b' -- c", {
@@ -108,7 +113,8 @@ async def test_a_change_is_lines_that_went_and_came_with_the_words_marked(page: 
         ("same", "z"),
     ]
     lines = await page.evaluate(
-        """() => rows.diff.linesOfDiff("--- a\\n+++ b\\n@@ -1,2 +1,2 @@\\n-let x = one;\\n+let x = two;\\n c\\n")"""
+        "(text) => rows.diff.linesOfDiff(text)",
+        "--- a\n+++ b\n@@ -1,2 +1,2 @@\n-let x = one;\n+let x = two;\n c\n",
     )
     assert [line["kind"] for line in lines] == ["note", "note", "note", "removed", "added", "same"]
     marked = [[p["text"] for p in line["parts"] if p["isMarked"]] for line in lines[3:5]]
@@ -174,8 +180,9 @@ async def test_what_a_command_printed_is_read_even_where_its_middle_is_left_out(
     }
     noted = await page.evaluate(read, "it took too long\n" + whole)
     assert (noted["note"], noted["code"]) == ("it took too long", 3)
-    cut = '{"stdout":"a\\nb\n… 900 bytes and more left out …\n\\nz","stderr":"e\\u00e9","exit_code":1}'
+    note = "\n… 900 bytes and more left out …\n"
+    cut = '{"stdout":"a\\nb' + note + '\\nz","stderr":"e\\u00e9","exit_code":1}'
     found = await page.evaluate(read, cut)
-    assert found["stdout"] == "a\nb\n… 900 bytes and more left out …\n\nz"
+    assert found["stdout"] == f"a\nb{note}\nz"
     assert (found["stderr"], found["code"]) == ("eé", 1)
     assert await page.evaluate(read, "hello") is None

@@ -1,4 +1,4 @@
-"""Files: a picture has its place at once, everything else says what it is; nothing opens by itself."""
+"""Files: a picture has its place at once, everything else says what it is."""
 
 import pytest
 from playwright.async_api import Page, expect
@@ -37,7 +37,10 @@ async def test_a_file_that_turns_out_to_be_a_picture_becomes_one(page: Page) -> 
     """As one that was just dropped, and is being looked at."""
     known = picture("p")
     await page.evaluate(
-        "async (one) => { await rows.picture('pic', 640, 420); [globalThis.shown] = rows.show(one); }",
+        """async (one) => {
+          await rows.picture("pic", 640, 420);
+          [globalThis.shown] = rows.show(one);
+        }""",
         user("u", "Look", files=[{**known, "image": None}], state="sending"),
     )
     await expect(page.locator(".file-card")).to_be_visible()
@@ -88,10 +91,14 @@ async def test_a_file_says_what_it_is_and_is_saved_as_bytes_only(page: Page) -> 
     )
     await page.evaluate(
         """(made) => {
-          rows.files.set("html", new Blob(["<script>window.pwned=1</script>"], { type: "text/html" }));
+          const page = new Blob(["<script>window.pwned=1</script>"], { type: "text/html" });
+          rows.files.set("html", page);
           const make = URL.createObjectURL;
           globalThis.types = [];
-          URL.createObjectURL = (blob) => { globalThis.types.push(blob.type); return make.call(URL, blob); };
+          URL.createObjectURL = (blob) => {
+            globalThis.types.push(blob.type);
+            return make.call(URL, blob);
+          };
           rows.show(made);
         }""",
         made,

@@ -1,4 +1,4 @@
-"""Looks: whoever speaks can be read in both themes, and a screen reader finds nothing to complain of."""
+"""Looks: whoever speaks can be read in both themes, and no row hinders a screen reader."""
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]

@@ -67,19 +67,22 @@ class Reply:
         except (Away, TooLong):  # what is too long after all is cut when it is finished
             self.not_before = now() + 1.0
 
-    async def close(self, text: Rich) -> None:
+    async def close(self, text: Rich, status: str = "") -> None:
         """The text so far is in messages that are finished. What follows is in others.
 
-        Takes as long as the service needs to take it. Raises Blocked and Refused. Cancelled, what
-        is in the journal goes on from there.
+        One that only said what is going on says `status` from now on. Takes as long as the service
+        needs to take it. Raises Blocked and Refused. Cancelled, what is in the journal goes on from
+        there.
         """
         rest, fence = self._rest(text)
         while rest.strip():
             await self._finish(rest, fence)
             rest, fence = self._rest(text)
+        if self._item.message and status:
+            await self._finish(status, "", count=False)
 
-    async def _finish(self, rest: str, fence: str) -> None:
-        """One message of the rest, for good."""
+    async def _finish(self, rest: str, fence: str, *, count: bool = True) -> None:
+        """One message of the rest, for good. Only what is to `count` is said by that."""
         share = 1.0
         while True:
             await asyncio.sleep(max(0.0, self.not_before - now()))
@@ -98,8 +101,8 @@ class Reply:
                 self._out_of_reach()
                 await self.backoff.wait()
         self._reached()
-        count = self._item.closed + characters(rest[: piece.taken])
-        self._journal.note(Closed(self._item.id, count))
+        said = characters(rest[: piece.taken]) if count else 0
+        self._journal.note(Closed(self._item.id, self._item.closed + said))
         self._shown = ""
 
     async def _put(self, text: Rich) -> None:

@@ -32,6 +32,7 @@ class Close:
     """What was said so far is complete; what follows is said below it."""
 
     length: int
+    status: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Writing:
         self._deeds: deque[Deed] = deque()
         self._news = asyncio.Event()
         self.calls: dict[str, tuple[str, str]] = {}  # running: name and arguments
+        self._labels = ""  # of those that run, or ran last
         self.is_asking = False
 
     # ── What there is to write ──────────────────────────────────────────────────────────────
@@ -95,10 +97,12 @@ class Writing:
 
     def run_calls(self, calls: dict[str, tuple[str, str]]) -> None:
         self.calls = calls
+        shown = [label(*call) for call in calls.values() if call[0] != ASK_USER]
+        self._labels = shortened(", ".join(shown), STATUS) or self._labels
         self._news.set()
 
     def close(self) -> None:
-        self._do(Close(len(self._text)))
+        self._do(Close(len(self._text), f"✓ {self._labels}" if self._labels else ""))
 
     def close_part(self) -> None:
         """Where nothing grows, what is complete is shown."""
@@ -158,8 +162,8 @@ class Writing:
 
     async def _carry_out(self, deed: Deed) -> None:
         match deed:
-            case Close(length=length):
-                await self._reply.close(self._text[:length])
+            case Close(length=length, status=status):
+                await self._reply.close(self._text[:length], status)
             case Show(form=form, is_open=is_open):
                 await self._posting.form(form, is_open=is_open)
             case SendFile(call=call, path=path):
@@ -175,12 +179,9 @@ class Writing:
 
     def _status(self) -> str:
         """One line of what it is doing."""
-        labels = ", ".join(
-            label(name, arguments) for name, arguments in self.calls.values() if name != ASK_USER
+        return (
+            f"⚙ {self._labels}" if any(name != ASK_USER for name, _ in self.calls.values()) else ""
         )
-        if not labels:
-            return ""
-        return f"⚙ {labels if len(labels) <= STATUS else labels[: STATUS - 1] + '…'}"
 
     async def typing(self) -> None:
         """Until cancelled. Whoever is asked something waits for nobody."""
@@ -202,5 +203,8 @@ def label(name: str, arguments: str) -> str:
     first = next((one for one in words if isinstance(one, str)), "")
     if not first:
         return name
-    line = " ".join(first.split())
-    return f"{name}({line if len(line) <= LABEL else line[: LABEL - 1] + '…'})"
+    return f"{name}({shortened(' '.join(first.split()), LABEL)})"
+
+
+def shortened(line: str, most: int) -> str:
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -5,6 +5,8 @@
 // the page shows as a change to this line.
 const VERSION = "unversioned";
 const CACHE = `page-${VERSION}`;
+// Started by the page, and so not named in it.
+const STARTED = ["/crypto/blob_worker.js"];
 const OWN = /^\/(v[123]|health|worker\.js)(\/|$)/;
 
 self.addEventListener("install", (event) => event.waitUntil(keep()));
@@ -23,10 +25,11 @@ self.addEventListener("message", (event) => {
 async function keep() {
   const page = await fetch("/", { cache: "reload" });
   const text = await page.clone().text();
-  const names = [...text.matchAll(/(?:href|src)="(\/[^"]+)"/g)].map((found) => found[1]);
+  const named = [...text.matchAll(/(?:href|src)="(\/[^"]+)"/g)].map((found) => found[1]);
   const cache = await caches.open(CACHE);
   await cache.put("/", page);
-  await cache.addAll([...new Set(names)].map((name) => new Request(name, { cache: "no-cache" })));
+  const names = [...new Set([...named, ...STARTED])];
+  await cache.addAll(names.map((name) => new Request(name, { cache: "no-cache" })));
 }
 
 async function settle() {

@@ -134,10 +134,11 @@ export class Device extends Observable {
   async machines() {
     const rows = await this.http.get("/v1/machines");
     expect(Array.isArray(rows));
-    return Promise.all(rows.map(async ({ id, metadata, dataEncryptionKey, active, activeAt }) => {
+    return Promise.all(rows.map(async ({ id, metadata, dataEncryptionKey, ...row }) => {
       const bytes = await this.account.recordKey(dataEncryptionKey);
       const told = (bytes && (await open(await importKey(bytes), metadata))) || {};
       const { host = "", displayName = host || id } = told;
+      const { active, activeAt } = this.roster.present.get(id) ?? row;
       return { id, name: displayName, host, active, activeAt };
     }));
   }

@@ -66,8 +66,12 @@ export class History {
   open() {
     return this.#inLine(async () => {
       await this.#known();
+      if (this.#low) return;
       const last = this.#spans.at(-1);
-      if (this.#low || !last) return;
+      if (!last || last[1] < this.#cursor) {
+        this.#cursor = -1; // what was read is not here: there was no room for it
+        return;
+      }
       const low = Math.max(last[0], last[1] - PAGE + 1);
       this.#show(await this.#opened(await this.#kept(low, last[1])), low);
     });
@@ -120,7 +124,9 @@ export class History {
       await this.#known();
       if (this.#cursor < 0) return this.#fetchNew(0);
       const hole = latestHole(this.#spans);
-      if (hole) await this.#fetchBefore(hole[1] + 1, FORWARD);
+      if (!hole) return;
+      const { isKept } = await this.#fetchBefore(hole[1] + 1, FORWARD);
+      if (!isKept) throw new Error("The browser keeps no more.");
     });
   }
 
@@ -195,8 +201,8 @@ export class History {
     const messages = page.messages.sort((a, b) => a.seq - b.seq);
     const low = page.hasMore && messages.length ? messages[0].seq : 1;
     const high = seq === LAST ? (messages.at(-1)?.seq ?? 0) : seq - 1;
-    await this.#keep(messages, low, high);
-    return { messages, low };
+    const isKept = await this.#keep(messages, low, high);
+    return { messages, low, isKept };
   }
 
   async #page(query) {
@@ -241,17 +247,25 @@ export class History {
     return high < low ? [] : this.#store.range("messages", [id, low], [id, high]);
   }
 
-  /** In one transaction with another tab's in mind: it keeps messages of this session as well. */
+  /** In one transaction, with another tab in mind that keeps messages of this session as well.
+   * False where there is no room: it is shown all the same, and fetched again another time. */
   async #keep(messages, low, high) {
     const id = this.#session.id;
-    await this.#store.change(["messages", "spans"], async (tables) => {
-      const there = (await result(tables.spans.get(id)))?.spans ?? [];
-      this.#spans = high >= low || !there.length ? withSpan(there, low, high) : there;
-      tables.spans.put({ id, spans: this.#spans });
-      for (const { seq, localId, createdAt, content } of messages) {
-        tables.messages.put({ session: id, seq, localId, createdAt, c: content?.c });
-      }
-    });
+    let spans = this.#spans;
+    try {
+      await this.#store.change(["messages", "spans"], async (tables) => {
+        const there = (await result(tables.spans.get(id)))?.spans ?? [];
+        spans = high >= low || !there.length ? withSpan(there, low, high) : there;
+        tables.spans.put({ id, spans });
+        for (const { seq, localId, createdAt, content } of messages) {
+          tables.messages.put({ session: id, seq, localId, createdAt, c: content?.c });
+        }
+      });
+      this.#spans = spans;
+      return true;
+    } catch {
+      return false;
+    }
   }
 
   #become(state, problem = "") {

@@ -23,6 +23,7 @@ export class Outbox {
   #isAsked = false;
   #backoff = new Backoff();
   #packing = Promise.resolve();
+  #unpacked = new Map(); // how to pack again what could not be kept
 
   /** `sessionOf` gives a session by its id; `isOnline` says whether it makes sense to try. */
   constructor(store, http, files, sessionOf, isOnline) {
@@ -73,14 +74,8 @@ export class Outbox {
   }
 
   async #pack(session, item, text, parts, row) {
-    const large = parts.find(({ blob }) => blob.size > session.largestFile);
-    if (large) {
-      const most = Math.floor(session.largestFile / 1024 / 1024);
-      const problem = `${large.told.name} is too large: a file may have ${most} MB.`;
-      session.show({ ...item, state: "failed", problem });
-      return;
-    }
     try {
+      checkSizes(session, parts);
       const key = parts.length ? await blobKey(await session.rawKey()) : null;
       item.files = [];
       for (const [at, { id, blob, told }] of parts.entries()) {
@@ -93,10 +88,11 @@ export class Outbox {
       }
       item.body = await seal(session.key, bodyOf(text));
       await this.#store.putSafely("outbox", item);
-    } catch {
-      item.state = "failed";
-      item.problem = "The browser could not keep this. Free some space and send it again.";
-      session.show(item);
+    } catch (error) {
+      const full = "The browser could not keep this. Free some space and send it again.";
+      const problem = error instanceof RangeError ? error.message : full;
+      session.show({ ...item, state: "failed", problem });
+      this.#unpacked.set(item.localId, () => this.#pack(session, item, text, parts, row));
       return;
     }
     this.#items.set(item.localId, item);
@@ -105,6 +101,11 @@ export class Outbox {
 
   /** Another try for what was refused. */
   async retry(localId) {
+    const pack = this.#unpacked.get(localId);
+    if (pack) {
+      this.#unpacked.delete(localId);
+      return pack();
+    }
     const item = this.#items.get(localId);
     if (!item) return;
     await this.#become(item, "waiting");
@@ -113,6 +114,7 @@ export class Outbox {
 
   async discard(localId) {
     this.#items.delete(localId);
+    this.#unpacked.delete(localId);
     await this.#store.delete("outbox", localId);
   }
 
@@ -170,9 +172,10 @@ export class Outbox {
         session.show({ ...item, state: "sending", progress });
       };
       if (!file.ref) file.ref = await this.#upload(session, file, tell);
-      await this.#store.putSafely("outbox", item);
+      await this.#keep(item);
       done += file.sealed.length;
     }
+    if (!this.#items.has(item.localId)) return; // somebody thought better of it
     session.show({ ...item, state: "sending", progress: null });
     const messages = await Promise.all(item.files.map(async ({ id, told, ref }) => {
       const file = await open(session.key, told);
@@ -204,8 +207,21 @@ export class Outbox {
   async #become(item, state, problem = "") {
     Object.assign(item, { state, problem });
     this.#sessionOf(item.id)?.show({ ...item, progress: null });
-    await this.#store.put("outbox", item);
+    await this.#keep(item);
   }
+
+  /** What was dropped meanwhile is not to come back. */
+  async #keep(item) {
+    if (this.#items.has(item.localId)) await this.#store.putSafely("outbox", item);
+  }
+}
+
+/** Raises RangeError with a sentence. */
+function checkSizes({ largestFile }, parts) {
+  const large = parts.find(({ blob }) => blob.size > largestFile);
+  if (!large) return;
+  const most = Math.floor(largestFile / 1024 / 1024);
+  throw new RangeError(`${large.told.name} is too large: a file may have ${most} MB.`);
 }
 
 /** Only who says that it has this very message has it. */

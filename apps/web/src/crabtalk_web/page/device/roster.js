@@ -10,6 +10,7 @@ const TABLES = ["sessions", "marks", "spans", "drafts"];
 
 export class Roster {
   sessions = new Map();
+  present = new Map(); // what was heard of machines, which is newer than what is written of them
   #home;
 
   /** `home` is the device. */
@@ -64,6 +65,7 @@ export class Roster {
   /** What it tells and does not keep. */
   hear(told) {
     if (told.type === "activity") this.sessions.get(told.id)?.active(told);
+    if (told.type === "machine-activity") this.present.set(told.id, told);
     if (told.type === "activity" || told.type === "machine-activity") this.#home.changed();
   }
 

@@ -117,7 +117,11 @@ export class Session extends Record {
     await this.#home.outbox.discard(rowId);
   }
 
-  abort() { return this.call("abort", {}); }
+  /** Stops the turn. With none to stop it is done as well. */
+  async abort() {
+    const told = await this.call("abort", {});
+    if (told?.error) throw new Error(told.error);
+  }
 
   answer(questionId, answers) { return this.#reply(questionId, answers); }
   dismiss(questionId) { return this.#reply(questionId, null); }

@@ -1,7 +1,7 @@
 // Code, in colours: a text cut into tokens, none of it lost or moved, and the block that shows them
 // with a button that copies the text.
 
-import { fill, h } from "./dom.js";
+import { h } from "./dom.js";
 import { rulesOf } from "./languages.js";
 import { visible } from "./visible.js";
 
@@ -49,16 +49,17 @@ function hasLongLine(text) {
 }
 
 /** Nodes that show a text in colours. */
-export function highlighted(text, language) {
-  return tokens(text, language).map((token) => {
-    const nodes = visible(token.text, { isCode: true });
-    return token.name ? h("span", { class: `code-${token.name}` }, nodes) : nodes;
-  });
+export const highlighted = (text, language) => tokens(text, language).map(nodesOf);
+
+function nodesOf({ name, text }) {
+  const nodes = visible(text, { isCode: true });
+  return name ? [h("span", { class: `code-${name}` }, nodes)] : nodes;
 }
 
 /** A block of code: its language, a button that copies it, and the code. */
 export function renderCode(text, language = "", { copy = null, label = "" } = {}) {
-  const code = h("code", { dir: "ltr" }, highlighted(text, language));
+  const code = h("code", { dir: "ltr" });
+  colour(code, text, language);
   const name = language ? `Code, ${language}` : "Code";
   const block = h("div", { class: "code-block", dataset: { language } },
     h("div", { class: "code-bar" },
@@ -82,9 +83,33 @@ export function updateCode(block, text) {
   // While long code is being written it only grows at its end; its colours come when it is done.
   if (before !== undefined && text.length > 20_000 && text.startsWith(before)) {
     code.append(...visible(text.slice(before.length), { isCode: true }));
+    coloured.delete(code);
     return;
   }
-  fill(code, highlighted(text, block.dataset.language));
+  colour(code, text, block.dataset.language);
+}
+
+const coloured = new WeakMap(); // the tokens that a block shows, with their nodes
+
+/** Draws the tokens of a text; those at its beginning that are there already stay. */
+function colour(code, text, language) {
+  const old = coloured.get(code) ?? [];
+  const fresh = tokens(text, language);
+  let same = 0;
+  while (old[same]?.text === fresh[same]?.text && old[same]?.name === fresh[same]?.name) {
+    if (same >= fresh.length) break;
+    same += 1;
+  }
+  const kept = old.slice(0, same);
+  if (same) for (const { nodes } of old.slice(same)) nodes.forEach((node) => node.remove());
+  else code.replaceChildren();
+  for (const token of fresh.slice(same)) {
+    const nodes = nodesOf(token).map((node) =>
+      typeof node === "string" ? document.createTextNode(node) : node);
+    code.append(...nodes);
+    kept.push({ ...token, nodes });
+  }
+  coloured.set(code, kept);
 }
 
 /** A button that says for a moment that it has copied. */

@@ -53,7 +53,8 @@ function renderList(list, context) {
 
 const TASK = /^\[([ xX])\](?=\s)/;
 
-function renderItem(item, isTight, context) {
+/** An item of a list. */
+export function renderItem(item, isTight, context) {
   const first = item.children[0];
   const task = first?.type === "paragraph" ? TASK.exec(first.text) : null;
   if (task === null) {
@@ -71,11 +72,15 @@ function renderItem(item, isTight, context) {
     h("div", {}, rest.map((child) => renderBlock(child, context, isTight))));
 }
 
-function renderTable(table, context) {
-  const cell = (tag, text, at) =>
+/** A row of a table, of `th` or `td`. */
+export function renderTableRow(tag, texts, table, context) {
+  return h("tr", {}, texts.map((text, at) =>
     h(tag, { class: table.align[at] || null, dir: turned(text, context) },
-      inlines(parseInlines(text, context.definitions), context));
-  const row = (tag, texts) => h("tr", {}, texts.map((text, at) => cell(tag, text, at)));
+      inlines(parseInlines(text, context.definitions), context))));
+}
+
+function renderTable(table, context) {
+  const row = (tag, texts) => renderTableRow(tag, texts, table, context);
   const body = h("tbody", {}, table.rows.map((texts) => row("td", texts)));
   // It scrolls by itself, and by keyboard.
   return h("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Table" },

@@ -5,6 +5,7 @@ import { parseBlocks } from "./blocks.js";
 import { updateCode } from "./code.js";
 import { h } from "./dom.js";
 import { direction, inlines, languageOf, renderBlock, withoutEnd } from "./elements.js";
+import { grow } from "./growing.js";
 import { parseInlines } from "./inlines.js";
 import { plainText } from "./tree.js";
 import { visible } from "./visible.js";
@@ -89,14 +90,14 @@ function placed(old, block, source, start, context) {
     return { ...old, start, isJoined: block.isJoined };
   }
   const language = block.type === "code" ? languageOf(block.info) : "";
-  if (old?.type === "code" && block.type === "code" && old.language === language) {
-    updateCode(old.element, withoutEnd(block.text));
-    return { ...old, source, start, before, outline: [...context.outline] };
-  }
   const { type, isJoined } = block;
-  const element = renderBlock(block, context);
+  let element = old?.type === type && old.language === language ? old.element : null;
+  if (element !== null && type === "code") updateCode(element, withoutEnd(block.text));
+  else if (element === null || !grow(element, old.block, block, context)) {
+    element = renderBlock(block, context);
+  }
   const outline = [...context.outline];
-  return { type, isJoined, language, source, start, before, outline, element };
+  return { type, isJoined, language, source, start, before, outline, element, block };
 }
 
 function replace(element, old, blocks, kept) {

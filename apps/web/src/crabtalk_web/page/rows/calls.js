@@ -53,7 +53,7 @@ export function renderResult(row, context) {
 /** A few words for the line itself: {text, isBad}, or null. */
 export function noteOf(row) {
   const name = toolName(row.name);
-  if (name === "bash" && typeof row.result === "string" && row.state !== "running") {
+  if (name === "bash" && typeof row.result === "string" && row.state === "done") {
     const code = shellOutcome(row.result)?.code;
     return code ? { text: `exit ${code}`, isBad: true } : null;
   }

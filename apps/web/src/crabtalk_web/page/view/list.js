@@ -106,7 +106,7 @@ function newItem(session) {
   const link = session.isSealed
     ? h("div", { class: "item is-sealed" }, lines)
     : h("a", { class: "item", href: `/s/${session.id}` }, lines);
-  return { element: h("li", {}, link), link, ...parts };
+  return { element: h("li", {}, link), link, last: "", line: "", ...parts };
 }
 
 function drawItem(item, session, { isCurrent, hasHosts }) {
@@ -116,7 +116,12 @@ function drawItem(item, session, { isCurrent, hasHosts }) {
   setText(item.name, name);
   setText(item.title, [session.title, hasHosts && session.host].filter(Boolean).join(" · "));
   setText(item.time, session.updatedAt ? when(session.updatedAt) : "");
-  setText(item.preview, previewOf(session));
+  // A list may be long, and most of it is as it was: reading markdown again would cost the frame.
+  if (item.last !== session.preview) {
+    item.last = session.preview;
+    item.line = plainLine(session.preview);
+  }
+  setText(item.preview, previewOf(session, item.line));
   const state = stateOf(session);
   setText(item.state, state.text);
   item.state.dataset.state = state.kind;
@@ -128,10 +133,9 @@ function drawItem(item, session, { isCurrent, hasHosts }) {
   else item.link.removeAttribute("aria-current");
 }
 
-function previewOf(session) {
+function previewOf(session, line) {
   if (session.isSealed) return "Sealed for another account: it cannot be read here.";
-  if (session.preview) return plainLine(session.preview);
-  return session.seq ? "" : "Nothing said yet";
+  return line || (session.seq ? "" : "Nothing said yet");
 }
 
 function stateOf(session) {

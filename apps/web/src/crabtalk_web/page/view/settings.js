@@ -9,8 +9,8 @@ import { showKeys } from "./shortcuts.js";
 import { attempt, problemLine } from "./task.js";
 import { THEMES, chooseTheme, chosenTheme } from "./theme.js";
 
-const WIPED = "This removes your keys, all conversations, drafts and files from this browser, and "
-  + "takes its token away at the relay.";
+const WIPED = "This removes your keys, all conversations, files, drafts and what is still to be sent "
+  + "from this browser, and takes its token away at the relay.";
 const STAYS = "Your machines and other devices go on. To come back you need another device of "
   + "yours, or your backup words.";
 const WORDS_ARE = "They are your account. With them you get back in when every device is lost; "

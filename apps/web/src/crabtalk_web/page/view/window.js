@@ -43,6 +43,8 @@ export class RowWindow extends EventTarget {
   #above = 0;
   #reserve = 0;
   #isAllLoaded = true;
+  // The reader went to the very top, over all that is not loaded: to wait for the beginning.
+  #isAtTop = false;
 
   #last = 0;
   #width = 0;
@@ -107,6 +109,7 @@ export class RowWindow extends EventTarget {
     if (this.isFollowing) this.#stick();
     else this.newRows += Math.max(0, grown);
     if (grown) this.#told();
+    if (this.#isAllLoaded && this.#reserve) this.#settleSoon();
   }
 
   toEnd() {
@@ -278,7 +281,7 @@ export class RowWindow extends EventTarget {
    * @param {() => number | void} draw gives how much of the space above the window it has filled
    */
   #hold(draw) {
-    const isHeld = this.isFollowing || (HOLDS_STILL && this.#scroller.scrollTop > 0);
+    const isHeld = this.#isHeld;
     const before = this.#above;
     const filled = draw() ?? 0;
     const guessed = this.#heights.between(this.#rows, 0, this.#start);
@@ -288,11 +291,21 @@ export class RowWindow extends EventTarget {
     return filled;
   }
 
+  /** Whether the view stays by itself. At the very top no browser sees to that. */
+  get #isHeld() {
+    return this.isFollowing || this.#isAtTop || (HOLDS_STILL && this.#scroller.scrollTop > 0);
+  }
+
+  #settleSoon() {
+    clearTimeout(this.#idle);
+    this.#idle = setTimeout(() => this.#settle(), IDLE_MS);
+  }
+
   /** Once everything is loaded, what is left of the reserve goes; not under a moving hand. */
   #settle() {
     if (!this.#isAllLoaded || !this.#reserve) return;
     const before = this.#above;
-    const isHeld = HOLDS_STILL && this.#scroller.scrollTop > 0;
+    const isHeld = this.#isHeld;
     this.#reserve = 0;
     this.#space();
     if (!isHeld) this.#move(this.#above - before);
@@ -318,11 +331,11 @@ export class RowWindow extends EventTarget {
     // Only going up leaves the end: what grows below moves the end away from a reader who stayed.
     if (isAtEnd && this.#end === this.#rows.length) this.isFollowing = true;
     else if (scrollTop < this.#last - 1) this.isFollowing = false;
+    this.#isAtTop = scrollTop <= 0 && (this.#isAtTop || this.#reserve > 0);
     this.#last = scrollTop;
     this.#fill();
     this.#told();
-    clearTimeout(this.#idle);
-    this.#idle = setTimeout(() => this.#settle(), IDLE_MS);
+    this.#settleSoon();
   }
 
   #resized(changes) {

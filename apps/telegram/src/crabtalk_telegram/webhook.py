@@ -1,0 +1,126 @@
+"""Webhook: updates that Telegram brings, to a listener on this machine behind a proxy of yours.
+
+An update is answered when it is in the journal, and with that Telegram forgets it. What is not
+answered it brings again.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import logging
+import secrets
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+import telegram
+
+from crabtalk.component.gateway import GatewayError
+
+from .polling import KINDS, patiently
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+HEADER = "X-Telegram-Bot-Api-Secret-Token"
+# What Telegram may bring at once, and a few that it has given up on.
+AT_ONCE, MOST_WAITING = 40, 64
+# Seconds until it is told to bring an update again; it waits for sixty.
+DEADLINE = 50.0
+LARGEST = 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class Webhook:
+    """`listen` is `127.0.0.1:8443`; `url` is where the proxy can be reached."""
+
+    def __init__(self, bot: telegram.Bot, url: str, listen: str) -> None:
+        self._bot = bot
+        self._url = url
+        self._listen = listen
+        # Anew for each run, so that it is in no file.
+        self._secret = secrets.token_urlsafe(32)
+        self._arrived: asyncio.Queue[telegram.Update] = asyncio.Queue(MOST_WAITING)
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self.port = 0  # when it listens
+
+    def taken(self, number: int) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    async def updates(self) -> AsyncGenerator[telegram.Update, None]:
+        from aiohttp import web
+
+        app = web.Application(client_max_size=LARGEST)
+        app.router.add_post("/{path:.*}", self._handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            host, port = address(self._listen)
+            try:
+                await web.TCPSite(runner, host, port).start()
+            except OSError as error:
+                raise GatewayError(
+                    f"cannot listen at {self._listen}: {error.strerror}; see to webhook_listen"
+                ) from None
+            self.port = runner.addresses[0][1]
+            await patiently(self._register)
+            log.info("Telegram brings updates to %s, from there to port %d", self._url, self.port)
+            while True:
+                yield await self._arrived.get()
+        finally:
+            for waiting in self._waiting.values():
+                waiting.cancel()
+            await runner.cleanup()
+
+    async def _register(self) -> bool:
+        return await self._bot.set_webhook(
+            self._url, secret_token=self._secret, max_connections=AT_ONCE, allowed_updates=KINDS
+        )
+
+    async def _handle(self, request: "web.Request") -> "web.Response":
+        from aiohttp import web
+
+        given = request.headers.get(HEADER, "").encode(errors="replace")
+        if not hmac.compare_digest(given, self._secret.encode()):
+            return web.Response(status=401)
+        try:
+            update = telegram.Update.de_json(json.loads(await request.read()), self._bot)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return web.Response(status=400)
+        return web.Response(status=200 if await self._is_taken(update) else 503)
+
+    async def _is_taken(self, update: telegram.Update) -> bool:
+        number = update.update_id
+        waiting = self._waiting.get(number)
+        if waiting is None:
+            if self._arrived.full():
+                return False
+            waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+            self._arrived.put_nowait(update)
+        try:
+            async with asyncio.timeout(DEADLINE):
+                # Not cancelled with this request: the same update may come with another.
+                await asyncio.shield(waiting)
+        except TimeoutError:
+            return False
+        return True
+
+
+def address(listen: str) -> tuple[str, int]:
+    """Raises GatewayError for what is no address of this machine's own."""
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]").replace("localhost", "127.0.0.1")
+    try:
+        is_own = ipaddress.ip_address(host).is_loopback
+        number = int(port)
+    except ValueError:
+        is_own, number = False, -1
+    if not is_own or not 0 <= number < 65536:
+        raise GatewayError(
+            f"webhook_listen must be like 127.0.0.1:8443, not {listen!r}: a proxy with a "
+            "certificate brings what comes from outside"
+        )
+    return host, number

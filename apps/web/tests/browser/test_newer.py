@@ -1,0 +1,33 @@
+"""A newer page: it waits beside the one that is open, says so, and takes over whole."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from apps.web.stage import PAGE
+from crabtalk_web.relay import Relay, RelayConfig
+
+from .visitor import visitor
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.mark.req("page.update")
+async def test_a_newer_page_waits_until_it_is_taken(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    shutil.copytree(PAGE, page)
+    config = RelayConfig(tmp_path / "relay", port=0, static=page)
+    async with Relay(config) as relay, visitor(browser, relay.url) as person:
+        await person.open("/")
+        heading = person.page.get_by_role("heading", level=1)
+        await expect(heading).to_have_text("Your agents on any screen")
+        await person.page.wait_for_function("() => navigator.serviceWorker.controller !== null")
+        view = page / "view" / "welcome.js"
+        view.write_text(view.read_text("utf-8").replace("Your agents", "Newer agents"), "utf-8")
+        await person.page.reload()
+        await expect(heading).to_have_text("Your agents on any screen")
+        await person.button("Load it").click()
+        await expect(heading).to_have_text("Newer agents on any screen")
+        await expect(person.button("Load it")).to_have_count(0)
