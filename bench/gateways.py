@@ -29,7 +29,7 @@ from .turns import daemon
 
 CROWDS = (1, 50, 200)
 ROUNDS = 10
-SOAK = 10
+SOAK = 40
 # Seconds that no answer may take.
 PATIENCE = 60
 
@@ -90,8 +90,11 @@ class Crowd:
 
 async def measure(home: Path) -> Table:
     people = [str(number) for number in range(1000, 1000 + max(CROWDS))]
-    table = Table("Gateway, ms to the answer", ["chats at once", "p50", "p99", "resident, MB"])
+    table = Table(
+        "Gateway, ms to the answer", ["chats at once", "p50", "p99", "CPU", "resident, MB"]
+    )
     async with loft() as service:
+        service.redeliver = PATIENCE
         with ExitStack() as stack:
             with on_core(0):
                 pid = stack.enter_context(gateway(home, service.url, people))
@@ -99,18 +102,29 @@ async def measure(home: Path) -> Table:
             crowd = Crowd(service)
             await crowd.ask_all(people[:1], ROUNDS)
             for size in CROWDS:
+                spent = cpu_seconds(pid)
                 took = await crowd.ask_all(people[:size], ROUNDS)
+                spent = cpu_seconds(pid) - spent
                 table.row(
                     f"{size}",
                     f"{percentile(took, 0.5):.1f}",
                     f"{percentile(took, 0.99):.1f}",
+                    f"{spent / len(took) * 1000:.1f}",
                     f"{rss(pid):.0f}",
                 )
             before = rss(pid)
             await crowd.ask_all(people, SOAK)
             turns = SOAK * len(people)
-            table.note = f"After {turns:,} more turns: {rss(pid) - before:+.1f} MB."
+            table.note = (
+                f"CPU is the gateway's, a turn. After {turns:,} more turns: "
+                f"{rss(pid) - before:+.1f} MB."
+            )
     return table
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def run() -> list[Table]:

@@ -11,6 +11,7 @@ It counts, parses and refuses as Telegram does. What it was told to do wrong it 
 import asyncio
 import itertools
 import json
+import re
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from apps.telegram.tests.markdown_v2 import Entity, ParseError, read
 PATIENCE = 45
 TOKEN = "4242:crab-and-shell"
 ME = {"id": 4242, "is_bot": True, "first_name": "Crab", "username": "crab_bot"}
+WORDS = re.compile(r"(?<!\w)(?:@\w+|/\w+(?:@\w+)?)", re.ASCII)
 HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 
@@ -287,9 +289,11 @@ class BotApi:
             return repeated
         # Not as long as was asked for, so that nothing waits for the end of a test.
         deadline = time.monotonic() + min(float(given.get("timeout", 0)), 0.5)
-        while not self.waiting and time.monotonic() < deadline and not self.webhook:
+        while True:
+            found = [one for key, one in self.waiting.items() if key >= offset]
+            if found or time.monotonic() > deadline or self.webhook:
+                return found[:100]
             await asyncio.sleep(0.01)
-        return list(self.waiting.values())[:100]
 
     def _file(self, path: str) -> web.StreamResponse:
         bot, _, name = path.partition("/documents/")
@@ -306,7 +310,8 @@ class BotApi:
             raise RefusalError(403, "Forbidden: bot was blocked by the user")
 
     def _parsed(self, given: dict[str, Any], key: str = "text") -> tuple[str, list[Entity]]:
-        text, entities = given.get(key, ""), []
+        text: str = given.get(key, "")
+        entities: list[Entity] = []
         if given.get("parse_mode") == "MarkdownV2":
             try:
                 text, entities = read(text)
@@ -405,14 +410,14 @@ def buttons_in(given: dict[str, Any]) -> list[list[dict[str, str]]]:
 
 def entities_in(text: str) -> Sequence[dict[str, Any]]:
     """Mentions and commands, as Telegram finds them."""
-    made, offset = [], 0
-    for word in text.split(" "):
-        length = len(word.encode("utf-16-le")) // 2
-        if word.startswith(("@", "/")):
-            kind = "mention" if word[0] == "@" else "bot_command"
-            made.append({"type": kind, "offset": offset, "length": length})
-        offset += length + 1
-    return made
+    return [
+        {
+            "type": "mention" if found[0][0] == "@" else "bot_command",
+            "offset": len(text[: found.start()].encode("utf-16-le")) // 2,
+            "length": len(found[0]),
+        }
+        for found in WORDS.finditer(text)
+    ]
 
 
 @asynccontextmanager

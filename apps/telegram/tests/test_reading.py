@@ -79,7 +79,7 @@ def test_files_of_every_kind_are_named() -> None:
 
     sizes = [file(width=9, height=9), {**file(width=90, height=90), "file_id": "big"}]
     video = file(width=1, height=1, duration=1)
-    found = [
+    found: list[tuple[dict[str, Any], Attachment]] = [
         ({"photo": sizes}, Attachment("big", "photo-u.jpg", 0, "image/jpeg")),
         (
             {"document": file(file_name="a.txt", mime_type="text/plain", file_size=3)},
@@ -106,7 +106,7 @@ def test_files_of_every_kind_are_named() -> None:
 def test_what_has_no_text_is_put_into_words() -> None:
     sticker = {"file_id": "s", "file_unique_id": "u", "width": 1, "height": 1, "emoji": "🦀"}
     sticker |= {"is_animated": False, "is_video": False, "type": "regular"}
-    given = [
+    given: list[tuple[dict[str, Any], str]] = [
         ({"sticker": sticker}, "🦀"),
         ({"location": {"latitude": 1.5, "longitude": 2.5}}, "Location: 1.5, 2.5"),
         ({"contact": {"phone_number": "+1", "first_name": "Bo"}}, "Contact: Bo, +1"),

@@ -1,5 +1,6 @@
 """The service, by itself, against a server that speaks the Bot API."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -25,6 +26,7 @@ from crabtalk.component.gateway import (
 from crabtalk_telegram.cli import EXTRA
 from crabtalk_telegram.opening import open_telegram, who_am_i
 from crabtalk_telegram.service import Telegram, keyboard, units
+from tests.daemon.served import within
 
 pytestmark = pytest.mark.one_loop
 
@@ -199,21 +201,23 @@ async def test_pictures_are_sent_as_such_and_others_as_files(tmp_path: Path) -> 
 
 @pytest.mark.req("telegram.polling")
 async def test_an_update_is_confirmed_when_it_was_taken_and_not_before() -> None:
-    async with opened() as (api, service), aclosing(service.updates()) as updates:  # type: ignore[type-var]
+    async with opened() as (api, service), aclosing(service.updates()) as updates:
         first, second = api.says("one"), api.says("two")
         api.says("of a bot", "99", is_bot=True)
-        one, two = await anext(updates), await anext(updates)
+        one, two = await within(anext(updates)), await within(anext(updates))
         assert [one.id, two.id] == [str(first), str(second)]
         assert len(api.waiting) == 3, "a crash now loses nothing"
         await service.taken(one)
         await service.taken(two)
         api.says("three")
-        three = await anext(updates)
+        three = await within(anext(updates))
         assert three.text == "three"
         assert list(api.waiting) == [int(three.id)]
         await service.taken(three)
+        coming = asyncio.ensure_future(anext(updates))
+        await api.until(lambda: not api.waiting)
         api.says("below them all", update=5)
-        assert (await anext(updates)).text == "below them all"
+        assert (await within(coming)).text == "below them all"
 
 
 @pytest.mark.req("telegram.polling")
@@ -224,8 +228,8 @@ async def test_polling_goes_on_after_whatever_happens() -> None:
         api.fail("deleteWebhook", Fault(0))
         api.fail("getUpdates", Fault(0), Fault(500), Fault(409, "Conflict"), Fault(429))
         api.says("hello")
-        async with aclosing(service.updates()) as updates:  # type: ignore[type-var]
-            assert (await anext(updates)).text == "hello"
+        async with aclosing(service.updates()) as updates:
+            assert (await within(anext(updates))).text == "hello"
             assert not api.webhook
         await api.until(lambda: "stop" in api.offered)
 
@@ -236,7 +240,7 @@ async def test_a_token_that_telegram_does_not_know_ends_it() -> None:
         wrong = replace(settings_of(api), token="1:no")
         async with open_telegram(wrong) as service:
             with pytest.raises(Refused, match="crabtalk-telegram setup"):
-                await anext(service.updates())  # type: ignore[arg-type]
+                await within(anext(service.updates()))
         with pytest.raises(Refused, match="crabtalk-telegram setup"):
             await who_am_i(wrong)
         assert await who_am_i(settings_of(api)) == "@crab_bot"
@@ -244,10 +248,10 @@ async def test_a_token_that_telegram_does_not_know_ends_it() -> None:
 
 @pytest.mark.req("telegram.buttons")
 async def test_a_press_is_answered_when_it_was_taken() -> None:
-    async with opened() as (api, service), aclosing(service.updates()) as updates:  # type: ignore[type-var]
+    async with opened() as (api, service), aclosing(service.updates()) as updates:
         await service.send(ANN, "Dig?", buttons=[Button("Yes", "a:0:0")])
         api.presses(api.messages[0], "Yes")
-        update = await anext(updates)
+        update = await within(anext(updates))
         assert (update.press, update.message_id) == ("a:0:0", api.messages[0].id)
         assert not api.answered
         await service.taken(update)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -65,6 +65,8 @@ log = logging.getLogger(__name__)
 class Source(Protocol):
     """Where updates come from. `taken` is called for each of them."""
 
+    port: int
+
     def updates(self) -> AsyncGenerator[telegram.Update, None]: ...
 
     def taken(self, number: int) -> None: ...
@@ -92,6 +94,11 @@ class Telegram:
         self._presses: dict[str, str] = {}  # of updates: what Telegram calls the press
         self._moved: dict[str, str] = {}
 
+    @property
+    def port(self) -> int:
+        """Where updates are brought to; 0 where they are asked for."""
+        return self._source.port
+
     async def aclose(self) -> None:
         errands = list(self._errands)
         for errand in errands:
@@ -106,7 +113,7 @@ class Telegram:
 
     # ── What comes ──────────────────────────────────────────────────────────────────────────
 
-    async def updates(self) -> AsyncIterator[Update]:
+    async def updates(self) -> AsyncGenerator[Update, None]:
         me = await patiently(self._bot.get_me)
         log.info("this is @%s", me.username)
         self._errand(self._offer_commands())

@@ -38,6 +38,8 @@ addEventListener("securitypolicyviolation", (event) => {
 """
 # However busy the machine.
 PATIENCE_MS = 20_000
+# What the driver says of a page that would like to be kept, where that is not allowed.
+BLOCKED = "Service Worker registration blocked by Playwright"
 WIDTHS = {360: 740, 768: 1024, 1440: 900}
 
 
@@ -92,12 +94,18 @@ class Watch:
         """Complaints with any of these in them are what a test is about."""
         self._expected += parts
 
+    def forget(self) -> None:
+        """What was before is somebody else's."""
+        self.faults.clear()
+        self.asked.clear()
+        self._expected.clear()
+
     def check(self) -> None:
         found = [f for f in self.faults if not any(part in f for part in self._expected)]
         assert found == [], found
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
+        if message.type in ("error", "warning") and BLOCKED not in message.text:
             where = message.location.get("url", "")
             self.faults.append(f"console {message.type}: {message.text} ({where})")
 
@@ -121,15 +129,17 @@ async def visiting(
     *,
     width: int = 1440,
     theme: str = "light",
-    storage: str | None = None,
+    keeps: bool = False,
 ) -> AsyncIterator[tuple[Page, Watch]]:
-    """A page of a browser that has never been anywhere."""
+    """A page of a browser that has never been anywhere. Unless it `keeps` pages for a time without
+    a network, it loads all of their files once and not twice."""
     context = await browser.new_context(
         viewport={"width": width, "height": WIDTHS.get(width, 900)},
         color_scheme="dark" if theme == "dark" else "light",
         reduced_motion="reduce",
         locale="en-GB",
         timezone_id="UTC",
+        service_workers="allow" if keeps else "block",
     )
     context.set_default_timeout(PATIENCE_MS)
     watch = Watch({url})

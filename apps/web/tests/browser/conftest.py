@@ -1,4 +1,4 @@
-"""One browser, and one stage that everybody may look at, for all tests of a process."""
+"""One browser, one home and one performance, for all tests of a process that want them."""
 
 from collections.abc import AsyncIterator
 
@@ -11,6 +11,9 @@ from apps.web.tests.gateway.phone import Phone, phone
 from apps.web.tests.gateway.world import let_in
 
 from .chromium import launched, need
+from .scene import NAMES, Home, scene
+
+EVENTS = 1400
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -20,10 +23,17 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def home(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Home]:
+    path = tmp_path_factory.mktemp("home")
+    async with scene(browser, path, *NAMES, enters=False, events=EVENTS) as made:
+        yield Home(made)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def performance(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Stage, Phone]]:
-    """All that can be seen, and the device that has seen it. Tests leave it as it is."""
+    """All that can be seen, and the device that has seen it."""
     async with stage(tmp_path_factory.mktemp("stage")) as on, phone(on.url) as device:
         await on.start_gateway(await let_in(device, on.url))
         await perform(on, device)

@@ -239,7 +239,9 @@ PLAYS: dict[str, Steps] = {
         (say("`header.png` is 480 pixels wide and a third of the size."),),
     ),
     BROKEN: ((Status(400, "the prompt is 1,204,331 tokens long, this model takes 200,000"),),),
-    STOPPED: ((say("I start with the oldest."), call("bash", command="sleep 86400", timeout=3600)),),
+    STOPPED: (
+        (say("I start with the oldest."), call("bash", command="sleep 86400", timeout=3600)),
+    ),
     FREE: (
         slowly(
             "I read and write files in this folder, run commands, ask colleagues, and ask **you** "

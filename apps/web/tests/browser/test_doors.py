@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page, expect
 from apps.web.stage import stage
 from crabtalk_web.sealing import MasterSecret, from_backup_text, new_key, to_backup_text, to_base64
 
-from .scene import CAST, scene
+from .scene import Home, cast, scene
 from .visitor import probe, visitor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -28,7 +28,7 @@ async def test_a_first_visitor_follows_the_link_lets_the_machine_in_and_talks(
     browser: Browser, tmp_path: Path
 ) -> None:
     async with (
-        stage(tmp_path, agents=CAST) as on,
+        stage(tmp_path, agents=cast("crab")) as on,
         visitor(browser, on.url, width=360) as person,
         on.asking() as pairing,
     ):
@@ -47,7 +47,7 @@ async def test_a_first_visitor_follows_the_link_lets_the_machine_in_and_talks(
 
 @pytest.mark.req("page.pair")
 async def test_a_link_that_leads_nowhere_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
-    async with stage(tmp_path, agents=CAST) as on, visitor(browser, on.url) as person:
+    async with stage(tmp_path, agents=cast("crab")) as on, visitor(browser, on.url) as person:
         person.watch.expect("404", "410")
         key = to_base64(new_key()).replace("+", "-").replace("/", "_").rstrip("=")
         await person.let_in(f"/terminal/connect#key={key}")
@@ -59,7 +59,7 @@ async def test_a_link_that_leads_nowhere_says_what_to_do(browser: Browser, tmp_p
 async def test_words_that_are_none_are_refused_with_a_sentence(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with stage(tmp_path, agents=CAST) as on, visitor(browser, on.url) as person:
+    async with stage(tmp_path, agents=cast("crab")) as on, visitor(browser, on.url) as person:
         await person.open("/")
         await person.restore("these are no words")
         await expect(person.page.get_by_role("alert")).to_contain_text("52")
@@ -94,15 +94,15 @@ async def test_a_second_device_is_invited_and_sees_the_same(
 
 
 @pytest.mark.req("page.keys")
-async def test_no_secret_lies_about_in_the_browser(browser: Browser, tmp_path: Path) -> None:
-    async with scene(browser, tmp_path) as s:
+async def test_no_secret_lies_about_in_the_browser(home: Home) -> None:
+    async with home.room() as s:
         await s.person.say("!say something to keep")
         await s.person.sees("something to keep", 2)
         found = await kept(s.person.page)
         text = json.dumps(found)
         secret = from_backup_text(s.words)
         assert secret is not None
-        session = await s.device.session("crab")
+        session = await s.session()
         content = s.device.secret.content_keys.secret
         for hidden in (secret, session.key, content):
             for form in (to_base64(hidden), to_base64(hidden).rstrip("="), hidden.hex()):
@@ -115,7 +115,7 @@ async def test_no_secret_lies_about_in_the_browser(browser: Browser, tmp_path: P
 
 @pytest.mark.req("page.logout")
 async def test_logging_out_leaves_nothing(browser: Browser, tmp_path: Path) -> None:
-    async with scene(browser, tmp_path) as s:
+    async with scene(browser, tmp_path, keeps=True) as s:
         await s.person.drop("beach.png", "image/png", b"\x89PNG no picture")
         await s.person.say("!say something to forget")
         await s.person.sees("something to forget", 2)
@@ -136,7 +136,7 @@ async def test_logging_out_leaves_nothing(browser: Browser, tmp_path: Path) -> N
 
 @pytest.mark.req("page.revoked")
 async def test_a_device_that_was_taken_away_says_so(browser: Browser, tmp_path: Path) -> None:
-    async with scene(browser, tmp_path, agent="") as s:
+    async with scene(browser, tmp_path, enters=False) as s:
         s.person.watch.expect("401", "WebSocket")
         before = {one["id"] for one in (await s.device.ask("GET", "/v1/devices"))["devices"]}
         async with s.somebody() as other:

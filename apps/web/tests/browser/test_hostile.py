@@ -2,17 +2,16 @@
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Route, expect
+from playwright.async_api import Route, expect
 
-from apps.web.tests.gateway.phone import Phone, Session
+from apps.web.tests.gateway.phone import Phone, Session, texts
 from crabtalk_web.sealing import new_key, to_base64, wrap_key
 from crabtalk_web.stream import derived_id, new_id
 
-from .scene import scene
+from .scene import OWL, Home
 from .visitor import probe
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -96,10 +95,10 @@ async def put(device: Phone, session: Session, told: list[dict[str, Any]]) -> No
 
 
 @pytest.mark.req("page.hostile.words")
-async def test_no_words_are_ever_more_than_words(browser: Browser, tmp_path: Path) -> None:
-    async with scene(browser, tmp_path) as s:
+async def test_no_words_are_ever_more_than_words(home: Home) -> None:
+    async with home.room() as s:
         page = s.person.page
-        session = await s.device.session("crab")
+        session = await s.session()
         for first in range(0, len(MARKDOWN), 5):  # each of them in view for a while
             await put(s.device, session, events(MARKDOWN[first : first + 5]))
         await put(s.device, session, [{"t": "text", "text": "the end of it"}])
@@ -119,8 +118,8 @@ async def test_no_words_are_ever_more_than_words(browser: Browser, tmp_path: Pat
 
 
 @pytest.mark.req("page.hostile.names")
-async def test_names_and_titles_are_words_as_well(browser: Browser, tmp_path: Path) -> None:
-    async with scene(browser, tmp_path, agent="") as s:
+async def test_names_and_titles_are_words_as_well(home: Home) -> None:
+    async with home.room(enters=False) as s:
         for number, text in enumerate(MARKDOWN[:6]):
             key = new_key()
             session = Session("", key)
@@ -143,13 +142,11 @@ async def test_names_and_titles_are_words_as_well(browser: Browser, tmp_path: Pa
 
 
 @pytest.mark.req("page.hostile.relay")
-async def test_a_relay_that_makes_things_up_is_not_believed(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path, agent="") as s:
-        crab, owl = await s.device.session("crab"), await s.device.session("owl")
+async def test_a_relay_that_makes_things_up_is_not_believed(home: Home) -> None:
+    async with home.room(enters=False) as s:
+        mine, owl = await s.session(), await s.device.session(OWL)
         await s.device.say(owl, "!say only for owl")
-        await s.device.until_ended(owl)
+        await s.device.until(owl, lambda found: "only for owl" in texts(found))
         (first, *_) = (
             await s.device.ask("GET", f"/v3/sessions/{owl.id}/messages?after_seq=0&limit=5")
         )["messages"]
@@ -157,26 +154,24 @@ async def test_a_relay_that_makes_things_up_is_not_believed(
             first["content"]["c"],  # of another conversation
             "AAAA",
             to_base64(bytes(100)),
-            crab.sealer.seal({"role": "session", "content": None}),
-            crab.sealer.seal([]),
-            crab.sealer.seal("words"),
-            crab.sealer.seal({"role": "agent", "content": {"type": "output"}}),
-            crab.sealer.seal({"role": "user", "content": {"type": "text", "text": 7}}),
+            mine.sealer.seal({"role": "session", "content": None}),
+            mine.sealer.seal([]),
+            mine.sealer.seal("words"),
+            mine.sealer.seal({"role": "agent", "content": {"type": "output"}}),
+            mine.sealer.seal({"role": "user", "content": {"type": "text", "text": 7}}),
         ]
         messages = [{"content": c, "localId": f"m{n}"} for n, c in enumerate(made_up)]
-        await s.device.ask("POST", f"/v3/sessions/{crab.id}/messages", {"messages": messages})
-        await s.person.enter("crab")
+        await s.device.ask("POST", f"/v3/sessions/{mine.id}/messages", {"messages": messages})
+        await s.person.enter(s.agent)
         await s.person.say("!say none of that")
         await s.person.sees("none of that", 2)
         assert "only for owl" not in json.dumps(await s.person.told())
 
 
 @pytest.mark.req("page.hostile.relay")
-async def test_answers_that_are_none_are_told_and_forgiven(
-    browser: Browser, tmp_path: Path
-) -> None:
+async def test_answers_that_are_none_are_told_and_forgiven(home: Home) -> None:
     rubbish = ["<html>gateway timeout</html>", "[]", "null", '{"messages": 7}', '{"messages": [7]}']
-    async with scene(browser, tmp_path) as s:
+    async with home.room() as s:
         s.person.watch.expect("status of 500", "status of 502")
         await s.person.say("!say at first")
         await s.person.sees("at first", 2)
@@ -193,4 +188,5 @@ async def test_answers_that_are_none_are_told_and_forgiven(
         await s.person.sees("at first", 2)
         await s.person.say("!say and then")
         await s.person.sees("and then", 2)
+        await s.person.page.unroute("**/v3/sessions/**")
         assert left == []

@@ -9,7 +9,7 @@ from playwright.async_api import Browser, Page, expect
 from apps.web.stage import stage
 from tests.daemon.served import calling
 
-from .scene import CAST
+from .scene import cast
 from .test_turns import QUESTIONS
 from .visitor import probe, visitor
 
@@ -35,7 +35,7 @@ async def reach(page: Page, name: str, key: str = "Tab") -> None:
 @pytest.mark.req("page.keyboard")
 async def test_everything_can_be_done_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
     async with (
-        stage(tmp_path, agents=CAST) as on,
+        stage(tmp_path, agents=cast("crab")) as on,
         visitor(browser, on.url) as person,
         on.asking() as pairing,
     ):

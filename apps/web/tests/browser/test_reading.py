@@ -11,19 +11,17 @@ from apps.web.stage import LONG
 from crabtalk_web.sealing import new_key, to_base64, wrap_key
 from crabtalk_web.stream import derived_id
 
-from .scene import scene
+from .scene import OWL, Home, scene
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.req("page.search")
-async def test_what_was_said_is_found_and_opened_where_it_stands(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path, agent="", events=700) as s:
+async def test_what_was_said_is_found_and_opened_where_it_stands(home: Home) -> None:
+    async with home.room(enters=False) as s:
         person = s.person
         await person.enter(LONG)
-        await person.sees("Question 100")
+        await person.sees("Question 200:")
         await person.to_the_top("Question 1:")
         await person.search("part 3 built")
         hit = person.page.get_by_role("main").get_by_role("link").filter(has_text="Question 3:")
@@ -35,10 +33,8 @@ async def test_what_was_said_is_found_and_opened_where_it_stands(
 
 
 @pytest.mark.req("page.long")
-async def test_a_long_conversation_has_few_rows_in_the_page_and_does_not_jump(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path, agent="", events=1400) as s:
+async def test_a_long_conversation_has_few_rows_in_the_page_and_does_not_jump(home: Home) -> None:
+    async with home.room(enters=False) as s:
         person = s.person
         await person.enter(LONG)
         await person.sees("Question 200:")
@@ -48,31 +44,27 @@ async def test_a_long_conversation_has_few_rows_in_the_page_and_does_not_jump(
         assert await person.log.locator(".entry").count() < 300
         mark = person.log.get_by_text("Question 2:")
         before = await mark.bounding_box()
-        await s.device.say(await s.device.session("crab"), "!say elsewhere")
-        await s.device.until_ended(await s.device.session("crab"))
+        await s.device.say(await s.session(), "!say elsewhere")
+        await s.device.until_ended(await s.session())
         assert await mark.bounding_box() == before
 
 
 @pytest.mark.req("page.unread")
-async def test_what_is_new_elsewhere_is_counted_until_it_is_read(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path, agent="owl") as s:
-        session = await s.device.session("crab")
-        await s.device.say(session, "!say you have not seen this")
-        entry = s.person.conversation("crab")
+async def test_what_is_new_elsewhere_is_counted_until_it_is_read(home: Home) -> None:
+    async with home.room(enters=False) as s:
+        await s.person.enter(OWL)
+        await s.device.say(await s.session(), "you have not seen this")
+        entry = s.person.conversation(s.agent)
         await expect(entry).to_contain_text("you have not seen this")
         await expect(entry.locator(".badge")).to_be_visible()
-        await s.person.enter("crab")
+        await s.person.enter(s.agent)
         await s.person.sees("you have not seen this", 2)
         await expect(entry.locator(".badge")).to_be_hidden()
 
 
 @pytest.mark.req("page.sealed")
-async def test_a_conversation_for_somebody_else_is_listed_and_explained(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path, agent="") as s:
+async def test_a_conversation_for_somebody_else_is_listed_and_explained(home: Home) -> None:
+    async with home.room(enters=False) as s:
         for number, key in enumerate((to_base64(wrap_key(new_key(), new_key())), "AAAA", None)):
             body = {"tag": derived_id("odd", number), "metadata": to_base64(new_key())}
             if key is not None:
@@ -80,14 +72,12 @@ async def test_a_conversation_for_somebody_else_is_listed_and_explained(
             await s.device.ask("POST", "/v1/sessions", body)
         nav = s.person.page.get_by_role("navigation", name="Conversations")
         await expect(nav.get_by_text("Sealed conversation")).to_have_count(3)
-        await s.person.enter("crab")
+        await s.person.enter(s.agent)
 
 
 @pytest.mark.req("page.theme")
-async def test_a_theme_that_was_chosen_stays_from_the_first_moment(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path, agent="") as s:
+async def test_a_theme_that_was_chosen_stays_from_the_first_moment(home: Home) -> None:
+    async with home.room(enters=False) as s:
         page = s.person.page
         light = await page.evaluate("() => getComputedStyle(document.body).backgroundColor")
         await s.person.settings()
@@ -107,7 +97,7 @@ async def test_a_theme_that_was_chosen_stays_from_the_first_moment(
 async def test_the_page_can_be_installed_and_opens_without_a_network(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with scene(browser, tmp_path, agent="") as s:
+    async with scene(browser, tmp_path, enters=False, keeps=True) as s:
         page = s.person.page
         await s.person.is_kept()
         session = await page.context.new_cdp_session(page)
@@ -129,22 +119,21 @@ async def test_the_page_can_be_installed_and_opens_without_a_network(
 
 
 @pytest.mark.req("page.draft")
-async def test_what_was_begun_is_still_there_after_a_reload(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path) as s:
+async def test_what_was_begun_is_still_there_after_a_reload(home: Home) -> None:
+    async with home.room() as s:
         await s.person.message.press_sequentially("half a thought")
-        await s.person.enter("owl")
+        await s.person.enter(OWL)
         await expect(s.person.message).to_have_value("")
-        await s.person.enter("crab")
+        await s.person.page.reload()
+        await s.person.enter(s.agent)
         await expect(s.person.message).to_have_value("half a thought")
 
 
 @pytest.mark.req("page.tree")
 async def test_sub_agents_stand_under_the_call_that_sent_them_and_guests_by_name(
-    browser: Browser, tmp_path: Path
+    home: Home,
 ) -> None:
-    async with scene(browser, tmp_path) as s:
+    async with home.room() as s:
         person = s.person
         inner = '!tool bash {"command": "echo deep"}\n!then\n!say from below'
         tasks = json.dumps({"tasks": [{"agent": "owl", "message": inner}]})

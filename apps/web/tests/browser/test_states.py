@@ -13,7 +13,7 @@ from apps.web.stage import LONG, Stage, stage
 from apps.web.tests.gateway.phone import Phone
 from crabtalk_web.sealing import to_backup_text
 
-from .scene import CAST, Scene, scene
+from .scene import Scene, cast, scene
 from .visitor import Visitor, visitor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -114,7 +114,7 @@ async def away(s: Scene) -> AsyncIterator[str]:
 @pytest.mark.req("page.narrow")
 @pytest.mark.parametrize("is_thorough", THOROUGH)
 async def test_before_anybody_is_in(browser: Browser, tmp_path: Path, is_thorough: bool) -> None:
-    async with stage(tmp_path, agents=CAST) as on, visitor(browser, on.url) as person:
+    async with stage(tmp_path, agents=cast("crab")) as on, visitor(browser, on.url) as person:
         person.watch.expect("404")
         await look(person, before(person, on), is_thorough=is_thorough)
 

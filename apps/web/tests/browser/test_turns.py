@@ -10,7 +10,7 @@ from apps.web.stage import drawing
 from apps.web.tests.gateway.phone import endings, texts
 from tests.daemon.served import calling
 
-from .scene import scene
+from .scene import Home, scene
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -30,10 +30,8 @@ QUESTIONS = [
 
 
 @pytest.mark.req("page.turn")
-async def test_a_turn_is_seen_as_it_is_written_with_its_tools(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path) as s:
+async def test_a_turn_is_seen_as_it_is_written_with_its_tools(home: Home) -> None:
+    async with home.room() as s:
         person = s.person
         await s.ask(
             "What is this?",
@@ -55,10 +53,8 @@ async def test_a_turn_is_seen_as_it_is_written_with_its_tools(
 
 
 @pytest.mark.req("page.follow")
-async def test_an_answer_longer_than_the_window_is_followed_to_its_end(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path) as s:
+async def test_an_answer_longer_than_the_window_is_followed_to_its_end(home: Home) -> None:
+    async with home.room() as s:
         await s.ask("Count.", "!chunks 2000 0\n!say the last so far\n!wait\n!say and the very last")
         await s.person.sees("the last so far")
         await s.person.is_at(lambda left: left < 60)
@@ -73,18 +69,16 @@ async def test_an_answer_longer_than_the_window_is_followed_to_its_end(
 
 
 @pytest.mark.req("page.mirror")
-async def test_what_is_said_elsewhere_appears_by_itself(browser: Browser, tmp_path: Path) -> None:
-    async with scene(browser, tmp_path) as s:
-        session = await s.device.session("crab")
+async def test_what_is_said_elsewhere_appears_by_itself(home: Home) -> None:
+    async with home.room() as s:
+        session = await s.session()
         await s.device.say(session, "heard on the other device")
         await s.person.sees("heard on the other device", 2)  # the words, and the answer to them
 
 
 @pytest.mark.req("page.question")
-async def test_a_question_is_a_form_and_its_answer_goes_to_the_agent(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path) as s:
+async def test_a_question_is_a_form_and_its_answer_goes_to_the_agent(home: Home) -> None:
+    async with home.room() as s:
         person = s.person
         await s.ask("Paint it.", calling([("ask_user", {"questions": QUESTIONS})]))
         form = person.form("Which colour?")
@@ -94,41 +88,38 @@ async def test_a_question_is_a_form_and_its_answer_goes_to_the_agent(
         await form.get_by_role("checkbox", name="long").check()
         await form.get_by_role("button", name="Answer").click()
         await expect(form).to_be_hidden()
-        session = await s.device.session("crab")
+        session = await s.session()
         await s.device.until_ended(session)
-        assert s.agent_was_told("red", "round", "long")
+        (result,) = await s.told("tool")
+        assert all(word in result for word in ("red", "round", "long"))
         await person.sees("done")
 
 
 @pytest.mark.req("page.question")
-async def test_a_question_that_another_device_answers_goes_away(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path) as s:
+async def test_a_question_that_another_device_answers_goes_away(home: Home) -> None:
+    async with home.room() as s:
         await s.ask("Paint it.", calling([("ask_user", {"questions": QUESTIONS[:1]})]))
         form = s.person.form("Which colour?")
         await expect(form).to_be_visible()
-        await s.device.say(await s.device.session("crab"), "something between the two")
+        await s.device.say(await s.session(), "something between the two")
         await expect(form).to_be_hidden()
 
 
 @pytest.mark.req("page.stop")
-async def test_a_turn_that_is_stopped_says_so(browser: Browser, tmp_path: Path) -> None:
-    async with scene(browser, tmp_path) as s:
+async def test_a_turn_that_is_stopped_says_so(home: Home) -> None:
+    async with home.room() as s:
         await s.ask("Count to a million.", calling([("bash", {"command": "sleep 60"})]))
         await expect(s.person.tool("sleep 60")).to_be_visible()
         await s.person.button("Stop").click()
-        session = await s.device.session("crab")
+        session = await s.session()
         assert endings(await s.device.until_ended(session)) == ["cancelled"]
         await s.person.sees(re.compile("stopped|cancelled", re.IGNORECASE))
         await expect(s.person.button("Stop")).to_be_hidden()
 
 
 @pytest.mark.req("page.failure")
-async def test_a_turn_that_fails_says_why_and_the_next_goes_on(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path) as s:
+async def test_a_turn_that_fails_says_why_and_the_next_goes_on(home: Home) -> None:
+    async with home.room() as s:
         await s.ask("All of it, please.", "!status 400 the prompt is too long")
         await s.person.sees(re.compile("the prompt is too long"))
         await s.ask("A part of it?", "!say well then")
@@ -136,10 +127,8 @@ async def test_a_turn_that_fails_says_why_and_the_next_goes_on(
 
 
 @pytest.mark.req("page.files")
-async def test_a_picture_that_is_dropped_is_sent_shown_and_reaches_the_agent(
-    browser: Browser, tmp_path: Path
-) -> None:
-    async with scene(browser, tmp_path) as s:
+async def test_a_picture_that_is_dropped_is_sent_shown_and_reaches_the_agent(home: Home) -> None:
+    async with home.room() as s:
         data = drawing(640, 360)
         await s.person.drop("beach.png", "image/png", data)
         await s.ask("Look at this.", "!say what a view")
@@ -151,8 +140,8 @@ async def test_a_picture_that_is_dropped_is_sent_shown_and_reaches_the_agent(
 
 
 @pytest.mark.req("page.reload")
-async def test_after_a_reload_it_is_all_there_again(browser: Browser, tmp_path: Path) -> None:
-    async with scene(browser, tmp_path) as s:
+async def test_after_a_reload_it_is_all_there_again(home: Home) -> None:
+    async with home.room() as s:
         person = s.person
         await person.drop("beach.png", "image/png", drawing(320, 180))
         await s.ask("Count.", calling([("bash", {"command": "echo one"})]))
@@ -171,7 +160,7 @@ async def test_after_a_reload_it_is_all_there_again(browser: Browser, tmp_path: 
 async def test_what_is_written_without_a_connection_is_sent_once_when_it_is_back(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with scene(browser, tmp_path) as s:
+    async with scene(browser, tmp_path, keeps=True) as s:
         person = s.person
         person.watch.expect("ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "WebSocket connection")
         await s.ask("Are you there?", "!say at first")
@@ -186,11 +175,10 @@ async def test_what_is_written_without_a_connection_is_sent_once_when_it_is_back
         await person.sees("at first", 1)
         await person.sees("And another.", 1)
         await s.stage.start_relay()
-        session = await s.device.session("crab")
+        session = await s.session()
         envelopes = await s.device.until_ended(session, 3)
         assert texts(envelopes) == ["at first", "and one", "and two"]
         await person.sees("and two", 1)
         await person.sees("And another.", 1)
         await expect(person.page.get_by_role("status").filter(has_text="Offline")).to_have_count(0)
-        said = [m["text"] for m in s.stage.daemon.kept() if m["role"] == "user"]
-        assert said == ["Are you there?", "One more.", "And another."]
+        assert await s.told("user") == ["Are you there?", "One more.", "And another."]

@@ -62,8 +62,8 @@ class Visitor:
 
     def conversation(self, agent: str) -> Locator:
         """Its entry in the list."""
-        entries = self.page.get_by_role("navigation", name="Conversations").get_by_role("link")
-        return entries.filter(has_text=agent)
+        entries = self.page.get_by_role("navigation", name="Conversations")
+        return entries.get_by_role("link", name=re.compile(rf"^{agent}\b"))
 
     @property
     def log(self) -> Locator:
@@ -232,9 +232,9 @@ class Visitor:
 
 @asynccontextmanager
 async def visitor(
-    browser: Browser, url: str, *, width: int = 1440, theme: str = "light"
+    browser: Browser, url: str, *, width: int = 1440, theme: str = "light", keeps: bool = False
 ) -> AsyncIterator[Visitor]:
     """Somebody with a browser of their own. Afterwards, that nothing went wrong in it."""
-    async with visiting(browser, url, width=width, theme=theme) as (page, watch):
+    async with visiting(browser, url, width=width, theme=theme, keeps=keeps) as (page, watch):
         yield Visitor(page, watch, url)
         watch.check()

@@ -7,8 +7,6 @@ import pytest
 from crabtalk_web.gateway.receipts import SIZE, Receipts
 from crabtalk_web.sealing import DataSealer, new_key
 
-pytestmark = pytest.mark.req("gateway.rpc.receipts")
-
 
 def opened(path: Path, most: int = 10) -> Receipts:
     receipts = Receipts(path, most=most)
@@ -16,6 +14,7 @@ def opened(path: Path, most: int = 10) -> Receipts:
     return receipts
 
 
+@pytest.mark.req("gateway.rpc.receipts")
 @pytest.mark.req("sealing.replays")
 async def test_a_call_is_new_once_whoever_asks(tmp_path: Path) -> None:
     path = tmp_path / "receipts"
@@ -29,6 +28,7 @@ async def test_a_call_is_new_once_whoever_asks(tmp_path: Path) -> None:
     assert await opened(path).is_new(sealer.seal({"approve": True}))
 
 
+@pytest.mark.req("gateway.rpc.receipts")
 async def test_only_the_last_so_many_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "receipts"
     receipts = opened(path)
@@ -41,6 +41,7 @@ async def test_only_the_last_so_many_are_kept(tmp_path: Path) -> None:
     assert await again.is_new("0")
 
 
+@pytest.mark.req("gateway.rpc.receipts")
 async def test_what_a_crash_left_half_written_does_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "receipts"
     assert await opened(path).is_new("whole")

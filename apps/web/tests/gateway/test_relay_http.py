@@ -10,7 +10,6 @@ from aiohttp.test_utils import TestServer
 from crabtalk_web.gateway.errors import RelayAwayError
 from crabtalk_web.gateway.relay_http import RelayHttp
 
-pytestmark = pytest.mark.req("gateway.answers")
 MESSAGES = [{"content": "YQ==", "localId": "a"}, {"content": "Yg==", "localId": "b"}]
 
 
@@ -37,6 +36,7 @@ def answering(text: str) -> web.Application:
         '{"messages": [1, {"localId": "a"}]}',
     ],
 )
+@pytest.mark.req("gateway.answers")
 async def test_messages_are_at_the_relay_only_if_it_names_them(text: str) -> None:
     async with (
         TestServer(answering(text)) as server,
@@ -46,6 +46,7 @@ async def test_messages_are_at_the_relay_only_if_it_names_them(text: str) -> Non
             await relay.append("s", MESSAGES)
 
 
+@pytest.mark.req("gateway.answers")
 @pytest.mark.parametrize("session", [None, {}, {"id": ""}, {"id": 7}])
 async def test_a_session_without_an_id_is_none(session: Any) -> None:
     text = json.dumps({"session": session})

@@ -12,8 +12,6 @@ from aiohttp.test_utils import TestServer
 from crabtalk_web.gateway.errors import RelayAwayError
 from crabtalk_web.gateway.relay_socket import QUESTIONS, RelaySocket
 
-pytestmark = pytest.mark.req("gateway.socket")
-
 
 class Mute:
     """A relay that takes questions and answers none."""
@@ -60,6 +58,7 @@ async def connected() -> AsyncIterator[tuple[Mute, RelaySocket]]:
 async def nobody(method: str, params: str) -> None: ...
 
 
+@pytest.mark.req("gateway.socket")
 async def test_who_waits_for_an_answer_is_told_when_the_socket_closes() -> None:
     async with connected() as (mute, socket):
         asking: asyncio.Future[Any] = asyncio.ensure_future(socket.ask("update-state", {}))
@@ -70,6 +69,7 @@ async def test_who_waits_for_an_answer_is_told_when_the_socket_closes() -> None:
             await asking
 
 
+@pytest.mark.req("gateway.socket")
 async def test_the_time_of_an_answer_runs_from_when_it_was_asked() -> None:
     async with connected() as (mute, socket):
         async with asyncio.timeout(20):
@@ -84,6 +84,7 @@ async def test_the_time_of_an_answer_runs_from_when_it_was_asked() -> None:
         assert len(mute.asked) == QUESTIONS + 1
 
 
+@pytest.mark.req("gateway.socket")
 async def test_a_relay_that_hangs_up_ends_the_listening() -> None:
     async with connected() as (mute, socket):
         listening = asyncio.ensure_future(socket.listen())

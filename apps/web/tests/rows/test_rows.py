@@ -96,14 +96,15 @@ async def test_a_call_says_how_it_stands(page: Page) -> None:
 @pytest.mark.req("rows.tool.states")
 async def test_what_runs_says_for_how_long(rows_browser: Browser, gallery: str) -> None:
     async with visiting(rows_browser, gallery) as (page, _):
-        await page.clock.install(time=NOON / 1000 + 5)
+        await page.clock.install(time=NOON / 1000)
         await page.goto(f"{gallery}/gallery.html")
         await page.wait_for_selector("[data-ready]")
+        await page.clock.pause_at(NOON / 1000 + 1000)
         await page.evaluate(SHOW, tool("bash", "b", "Run `x`", {}, state="running"))
         since = page.locator("[data-since]")
-        assert await since.inner_text() == "5 s"
+        assert await since.inner_text() == "16 min 40 s"
         await page.clock.run_for(70_000)
-        await expect(since).to_have_text("1 min 15 s")
+        await expect(since).to_have_text("17 min 50 s")
 
 
 @pytest.mark.req("rows.output.folded")

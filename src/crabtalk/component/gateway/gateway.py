@@ -71,6 +71,7 @@ class Gateway:
         self._full: set[str] = set()  # chats that know that too much of theirs waits
         self._group: asyncio.TaskGroup | None = None
         self._ahead: asyncio.Queue[Update] = asyncio.Queue(AHEAD)
+        self._kept: asyncio.Queue[Update] = asyncio.Queue(AHEAD)
 
     def statistics(self) -> Mapping[str, Any]:
         book = self._journal.book
@@ -92,6 +93,7 @@ class Gateway:
                     self._dispatch(item)
                 self._group.create_task(self._listen())
                 self._group.create_task(self._take_all())
+                self._group.create_task(self._let_forget())
         except* GatewayError as group:
             raise group.exceptions[0] from None
         finally:
@@ -141,7 +143,7 @@ class Gateway:
             for item in items:
                 self._dispatch(item)
             for update in updates:
-                await self._service_may_forget(update)
+                await self._kept.put(update)
 
     async def _keep(self) -> None:
         backoff = Backoff()
@@ -153,11 +155,14 @@ class Gateway:
                 log.error("the journal cannot be written: %s", error)  # noqa: TRY400
                 await backoff.wait()
 
-    async def _service_may_forget(self, update: Update) -> None:
-        try:
-            await self._service.taken(update)
-        except (ServiceError, OSError) as error:  # it comes again, and is known then
-            log.info("%s could not be told that an update is taken: %s", self._service.name, error)
+    async def _let_forget(self) -> None:
+        """Tells the service what it may forget. Nobody waits for that."""
+        while True:
+            update = await self._kept.get()
+            try:
+                await self._service.taken(update)
+            except (ServiceError, OSError) as error:  # it comes again, and is known then
+                log.info("%s was not told that an update is taken: %s", self._service.name, error)
 
     def _note(self, update: Update) -> Item | None:
         """What is to be answered. None for what is known, or not for us."""

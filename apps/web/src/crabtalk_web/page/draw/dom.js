@@ -54,7 +54,7 @@ export function setText(element, text) {
 }
 
 /** May an element point there? Relative addresses stay on this page's own origin. */
-export function isSafeAddress(address) {
+function isSafeAddress(address) {
   try {
     return SCHEMES.has(new URL(address, document.baseURI).protocol);
   } catch {

@@ -31,7 +31,7 @@ const hasHeading = (block) => block.type === "heading" || (block.children ?? [])
 function growTable(element, old, table, context) {
   const body = element.querySelector("tbody");
   const last = old.rows.length - 1;
-  const isSame = String(old.head) === String(table.head) && String(old.align) === String(table.align);
+  const isSame = [old.head, old.align].join() === [table.head, table.align].join();
   if (!isSame || body === null || last < 0 || table.rows.length <= last) return false;
   body.lastElementChild.remove();
   const rows = table.rows.slice(last);

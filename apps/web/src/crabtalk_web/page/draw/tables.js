@@ -26,7 +26,7 @@ export function addRow(table, line) {
 }
 
 /** The cells of a row; a pipe behind a backslash is part of one. */
-export function cells(line, most = Infinity) {
+function cells(line, most = Infinity) {
   const text = line.trim();
   const found = [];
   let cell = "";

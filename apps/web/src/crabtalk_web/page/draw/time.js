@@ -7,7 +7,6 @@ const DAY = format({ day: "numeric", month: "short" });
 const DATE = format({ day: "numeric", month: "short", year: "numeric" });
 const LONG_DAY = format({ weekday: "long", day: "numeric", month: "long" });
 const LONG_DATE = format({ weekday: "long", day: "numeric", month: "long", year: "numeric" });
-const FULL = format({ dateStyle: "full", timeStyle: "medium" });
 
 const midnight = (ms) => new Date(ms).setHours(0, 0, 0, 0);
 const daysAgo = (ms, now) => Math.round((midnight(now) - midnight(ms)) / 86_400_000);
@@ -15,9 +14,6 @@ const isThisYear = (ms, now) => new Date(ms).getFullYear() === new Date(now).get
 
 /** "14:05". */
 export const clock = (ms) => CLOCK.format(ms);
-
-/** Everything a clock and a calendar know, for a title. */
-export const fullTime = (ms) => FULL.format(ms);
 
 /** For a list: "14:05" today, "Mon" within a week, "3 Mar", "3 Mar 2024". */
 export function when(ms, now = Date.now()) {

@@ -5,6 +5,8 @@ import { fill, h } from "../draw/dom.js";
 import { renderInline, renderMarkdown } from "../draw/markdown.js";
 import { visible } from "../draw/visible.js";
 
+let drawn = 0; // forms, whose fields have names of their own
+
 /**
  * @param {object} question {id, questions: [{id, header, question, options, multiSelect, …}]}
  * @param {{answer: Function, dismiss: Function}} acts `answer(answers)` with
@@ -12,7 +14,8 @@ import { visible } from "../draw/visible.js";
  * @returns {HTMLFormElement}
  */
 export function renderQuestion(question, { answer, dismiss }) {
-  const fields = question.questions.map((one, at) => new Field(one, `${question.id}-${at}`));
+  drawn += 1;
+  const fields = question.questions.map((one, at) => new Field(one, `question-${drawn}-${at}`));
   const name = question.questions.map((one) => one.header || "Question").join(", ");
   const send = h("button", { type: "submit", class: "button primary" }, "Answer");
   const leave = h("button", { type: "button", class: "button quiet" }, "Dismiss");

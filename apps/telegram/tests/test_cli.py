@@ -1,0 +1,135 @@
+"""The program: set up, paired, run and stopped; and its command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import crabtalk_telegram
+from apps.telegram.help_pages import PAGE
+from apps.telegram.tests.bot_api import bot_api
+from apps.telegram.tests.command import PROGRAM, called, running
+from apps.telegram.tests.world import world
+from crabtalk.component.gateway import load_settings, write_settings
+from crabtalk.component.gateway.settings import SHARED
+from crabtalk_telegram.cli import EXTRA, main
+
+pytestmark = pytest.mark.one_loop
+
+COMMANDS = [(), *((name,) for name in main.commands)]
+DOCS = Path(__file__).parents[3] / "docs" / "telegram.md"
+
+
+@pytest.mark.req("telegram.program")
+async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        home, where = ("--home", w.home), ("--base-url", w.api.url)
+        path = w.home / "config" / "telegram.toml"
+
+        said = await called("run", *home)
+        assert (said.code, "run `crabtalk-telegram setup`" in said.err) == (1, True), said
+        said = await called("setup", *home, *where, "--token-stdin", typed="1:wrong\n")
+        assert (said.code, "does not know this token" in said.err) == (1, True), said
+        assert not path.exists(), "only a token that works is written"
+        said = await called("setup", *home, *where, "--token-stdin", typed=w.api.token)
+        assert (said.code, "knows us as @crab_bot" in said.out) == (0, True), said
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert load_settings(path, EXTRA).token == w.api.token
+        said = await called("check", *home, "--json")
+        assert json.loads(said.out) == {"name": "@crab_bot", "allowed_users": []}
+
+        async with running(w.home, "--verbose") as process:
+            await w.api.until(lambda: w.api.calls["getUpdates"])
+            said = await called("pair", *home, "--json")
+            w.api.says(f"/start {json.loads(said.out)['code']}")
+            await w.api.until(lambda: w.api.texts())
+            assert "Welcome" in w.api.texts()[0]
+            w.api.says("hello")
+            await w.api.until(lambda: w.api.texts()[-1] == "heard: hello")
+            said = await called("run", *home)
+            assert (said.code, "already runs" in said.err) == (1, True), said
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+        assert load_settings(path, EXTRA).allowed_users == ("7",)
+        logged = (tmp_path / "output.log").read_text()
+        logged += (w.home / "logs" / "telegram.log").read_text()
+        assert "this is @crab_bot" in logged
+        assert w.api.token not in logged
+        assert "Traceback" not in logged
+
+
+@pytest.mark.req("telegram.token")
+async def test_a_token_that_is_taken_back_ends_it_with_what_to_do(home: Path) -> None:
+    async with bot_api() as api:
+        changes = {"token": "1:no", "base_url": api.url, "allowed_users": [7]}
+        write_settings(home / "config" / "telegram.toml", changes)
+        said = await called("run", "--home", home)
+    assert said.code == 1
+    assert said.err.splitlines()[-1].endswith("run `crabtalk-telegram setup`")
+
+
+@pytest.mark.req("telegram.webhook")
+async def test_a_port_that_is_taken_is_named(home: Path) -> None:
+    async with bot_api() as api:
+        listen = api.url.removeprefix("http://")
+        changes = {"token": api.token, "base_url": api.url, "webhook_listen": listen}
+        changes["webhook_url"] = "https://bot.example"
+        write_settings(home / "config" / "telegram.toml", changes)
+        said = await called("run", "--home", home)
+    assert (said.code, f"cannot listen at {listen}" in said.err) == (1, True), said
+
+
+# ── The command line itself ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.req("telegram.cli.help")
+async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
+    said = await called(*words, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert said.out == f"{PAGE.help_of(list(words))}\n"
+    assert " ".join(["crabtalk-telegram", *words]) in said.out.partition("Example")[2]
+    assert len(said.out.splitlines()) <= 24
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+@pytest.mark.req("telegram.cli.help")
+def test_the_help_on_the_page_is_what_the_commands_print_all_of_it() -> None:
+    page = PAGE.text()
+    assert PAGE.fresh(page) == page, f"run python -m {PAGE.script}"
+    assert sorted(PAGE.shown(page)) == sorted(["", *main.commands])
+
+
+@pytest.mark.req("telegram.cli.help")
+def test_help_loads_nothing_of_telegram() -> None:
+    program = (
+        "import sys, crabtalk_telegram.cli\n"
+        "print([m for m in ('telegram', 'httpx', 'aiohttp', 'msgspec', 'crabtalk.client')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
+
+
+@pytest.mark.req("telegram.cli.help")
+def test_the_installed_command_says_its_version() -> None:
+    done = subprocess.run([PROGRAM, "--version"], capture_output=True, check=True, env=os.environ)
+    assert done.stdout.decode() == f"crabtalk-telegram {crabtalk_telegram.__version__}\n"
+
+
+@pytest.mark.req("telegram.docs")
+def test_the_page_has_every_setting_and_no_other(tmp_path: Path) -> None:
+    page = DOCS.read_text("utf-8")
+    (block,) = [part.partition("```")[0] for part in page.split("```toml\n")[1:]]
+    (tmp_path / "telegram.toml").write_text(block)
+    settings = load_settings(tmp_path / "telegram.toml", EXTRA)
+    assert set(tomllib.loads(block)) == {*SHARED, *EXTRA}
+    assert settings.allowed_users == ("12345", "group:-1001234567890")
+    for key, default in EXTRA.items():
+        assert f"`{key}`" in page
+        assert f"`{json.dumps(default)}`" in page

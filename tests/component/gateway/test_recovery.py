@@ -1,0 +1,173 @@
+"""Recovery: from every state that a process can die in, the next one goes on."""
+
+from pathlib import Path
+
+import pytest
+
+from crabtalk.component.gateway import Chat, Person, Update
+from crabtalk.component.gateway.entries import (
+    Answering,
+    AnyRecord,
+    Ask,
+    Asking,
+    Came,
+    Closed,
+    Done,
+    Kind,
+    Sending,
+    Sent,
+)
+from crabtalk.component.gateway.journal import Journal, encoded
+from crabtalk.component.gateway.lane import CUT_OFF
+from crabtalk.component.gateway.reply import SENT_AGAIN
+from tests.component.gateway.loft import Message
+from tests.component.gateway.world import World, world
+
+pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateway.once.restart")]
+
+
+def came(key: str, text: str) -> Came:
+    return Came(Update(key, Chat("7"), Person("7", "Ann"), text))
+
+
+def asking(key: str, text: str, kind: Kind = "turn", **more: object) -> Asking:
+    ask = Ask(kind=kind, agent="crab", sender="pg:7", text=text, **more)  # type: ignore[arg-type]
+    return Asking(key, ask)
+
+
+def left(w: World, *records: AnyRecord) -> None:
+    """A journal as a process left it that was killed."""
+    path = w.home / "pigeon" / "journal"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"".join(map(encoded, records)))
+
+
+async def said(w: World, text: str) -> None:
+    """By that process, before it died."""
+    assert w.daemon is not None
+    async with w.daemon.client() as client:
+        await client.send("crab", text, sender="pg:7")
+
+
+async def recovered(w: World) -> None:
+    path = w.home / "pigeon" / "journal"
+    async with w.running():
+        await w.until(lambda: not Journal.peek(path).items)
+
+
+async def test_what_only_came_is_answered(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        left(w, came("u1", "hello"), came("u2", "!say two"))
+        await recovered(w)
+        assert await w.heard() == ["hello", "!say two"]
+        assert "two" in "".join(w.loft.texts())
+
+
+async def test_what_was_about_to_be_said_and_was_not_is_said(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        left(w, came("u1", "hello"), asking("u1", "hello"))
+        await recovered(w)
+        assert await w.heard() == ["hello"]
+        assert w.loft.texts() == ["heard: hello"]
+
+
+async def test_what_was_about_to_be_said_to_a_guest_is_said_to_the_guest(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        left(w, came("u1", "@twin !say hi"), asking("u1", "!say hi", guest="twin"))
+        await recovered(w)
+        assert await w.heard() == ["!say hi"]
+        assert w.loft.texts() == ["**twin:** hi"]
+
+
+async def test_what_was_said_is_told_and_not_said_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await said(w, "earlier")
+        await said(w, "hello")
+        left(w, came("u1", "hello"), asking("u1", "hello", offset=2))
+        await recovered(w)
+        assert await w.heard() == ["earlier", "hello"]
+        assert w.loft.texts() == ["heard: hello"]
+
+
+@pytest.mark.req("gateway.once.ambiguous")
+async def test_what_was_being_sent_is_sent_with_a_mark(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await said(w, "hello")
+        left(w, came("u1", "hello"), asking("u1", "hello"), Sending("u1"))
+        await recovered(w)
+        assert await w.heard() == ["hello"]
+        assert w.loft.texts() == [f"{SENT_AGAIN}\n\nheard: hello"]
+
+
+async def test_a_message_that_was_growing_is_finished(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await said(w, "hello there")
+        w.loft.messages.append(Message("b1", "7", "heard: hel"))
+        left(w, came("u1", "hello there"), asking("u1", "hello there"), Sent("u1", "b1"))
+        await recovered(w)
+        assert w.loft.texts() == ["heard: hello there"]
+
+
+async def test_what_was_finished_is_not_told_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await said(w, "!say one two three")
+        text = "!say one two three"
+        left(w, came("u1", text), asking("u1", text), Closed("u1", len("onetwo")))
+        await recovered(w)
+        assert w.loft.texts() == ["three"]
+
+
+async def test_a_word_into_a_turn_is_looked_for_and_said_if_it_is_not_there(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w:
+        await said(w, "hello")
+        steer = asking("u2", "deeper", "steer", turn="u1")
+        left(w, came("u1", "hello"), Done("u1"), came("u2", "deeper"), steer)
+        await recovered(w)
+        assert await w.heard() == ["hello", "deeper"]
+        assert w.loft.texts() == ["heard: deeper"]
+
+
+async def test_a_word_into_a_turn_that_is_there_is_not_said_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await said(w, "hello")
+        await said(w, "deeper")  # which is where a turn would have it
+        steer = asking("u2", "deeper", "steer", turn="u1")
+        left(w, came("u1", "hello"), Done("u1"), came("u2", "deeper"), steer)
+        await recovered(w)
+        assert await w.heard() == ["hello", "deeper"]
+
+
+async def test_the_same_word_said_twice_is_counted(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        for text in ("hello", "deeper"):
+            await said(w, text)
+        steer = asking("u3", "deeper", "steer", turn="u1", nth=1)
+        left(w, came("u1", "hello"), Done("u1"), came("u3", "deeper"), steer)
+        await recovered(w)
+        assert await w.heard() == ["hello", "deeper", "deeper"]
+
+
+async def test_a_compaction_that_was_cut_off_is_not_tried_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await said(w, "hello")
+        left(w, came("u1", "/compact"), asking("u1", "", "compact"))
+        await recovered(w)
+        assert w.loft.texts() == [CUT_OFF]
+
+
+async def test_an_answer_of_our_own_is_told(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        left(w, came("u1", "/agents"), Answering("u1", "Agents: none"))
+        await recovered(w)
+        assert w.loft.texts() == ["Agents: none"]
+
+
+async def test_an_answer_to_a_question_that_is_over_does_no_harm(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await said(w, "hello")
+        left(w, came("u2", "yes"), asking("u2", "{}", "answer", ask="gone-1"))
+        await recovered(w)
+        assert await w.heard() == ["hello"]
+        assert w.loft.texts() == []
