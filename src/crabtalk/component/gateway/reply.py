@@ -137,7 +137,8 @@ class Reply:
         while counted < self._item.closed and place < len(text):
             counted += not text[place].isspace()
             place += 1
-        return text[place:], fence_after(text[:place])
+        rest = text[place:].lstrip(" \t") if place else text
+        return rest, fence_after(text[:place])
 
     def _is_long(self, text: str) -> bool:
         return self._service.measure(text) > self._limit
