@@ -52,6 +52,7 @@ def test_what_is_seen_is_never_longer_than_what_was_measured(text: str) -> None:
         ("`a_b` `` c`d ``", "a_b c`d", [Entity("code", "a_b"), Entity("code", "c`d")]),
         ("snake_case_name 2 * 3 * 4", "snake_case_name 2 * 3 * 4", []),
         ("**half", "**half", []),
+        ("# C# ##", "C#", [Entity("bold", "C#")]),
         ("# A **title**", "A title", [Entity("bold", "A title")]),
         ("- a\n  - b\n2. c", "• a\n  • b\n2. c", []),
         ("- [ ] a\n- [x] b", "☐ a\n☑ b", []),
@@ -91,6 +92,29 @@ def test_a_table_is_columns_of_fixed_width() -> None:
 def test_a_table_whose_columns_would_be_vast_stays_as_it_was_written() -> None:
     text = "|a|b|\n|-|-|\n" + "|x|y|\n" * 50 + f"|{'z' * 200}|y|"
     assert units(bare(text)) <= 2 * units(text)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "[",
+        "[a](",
+        "[" * 9 + "]" * 9,
+        "*a ",
+        "a* ",
+        "_*~~",
+        "`a``",
+        "|",
+        "- ",
+        "&",
+        "\\",
+        "**a*_",
+        " ",
+    ],
+)
+def test_long_and_senseless_texts_are_read_as_well(piece: str) -> None:
+    for text in (piece * (4096 // len(piece)), f"# x{piece * 1000}y", f"|a|\n|{piece * 1000}"):
+        assert read(marked(text))[0] == bare(text)
 
 
 def test_the_reader_of_the_tests_refuses_what_telegram_refuses() -> None:

@@ -111,6 +111,7 @@ async def test_that_nothing_changed_is_no_error() -> None:
         (Fault(403, "Forbidden: bot was kicked from the group chat"), Blocked),
         (Fault(400, "Bad Request: chat not found"), Blocked),
         (Fault(400, "Bad Request: not enough rights to send text messages"), Blocked),
+        (Fault(400, "Bad Request: not enough rights to send photos to the chat"), Refused),
         (Fault(400, "Bad Request: message is too long"), TooLong),
         (Fault(400, "Bad Request: BUTTON_DATA_INVALID"), Refused),
         (Fault(413, "Request Entity Too Large"), Refused),
@@ -232,6 +233,21 @@ async def test_polling_goes_on_after_whatever_happens() -> None:
             assert (await within(anext(updates))).text == "hello"
             assert not api.webhook
         await api.until(lambda: "stop" in api.offered)
+
+
+async def test_updates_that_cannot_be_read_end_nothing() -> None:
+    async with opened() as (api, service), aclosing(service.updates()) as updates:
+        odd = api.says("of no chat")
+        del api.waiting[odd]["message"]["chat"]
+        coming = asyncio.ensure_future(anext(updates))
+        await api.until(lambda: not api.waiting)
+        odd = api.says("of no number")
+        del api.waiting[odd]["update_id"]
+        before = api.calls["getUpdates"]
+        await api.until(lambda: api.calls["getUpdates"] > before + 1)
+        del api.waiting[odd]
+        api.says("even")
+        assert (await within(coming)).text == "even"
 
 
 @pytest.mark.req("telegram.token")

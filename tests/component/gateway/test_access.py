@@ -39,7 +39,7 @@ class Door:
         self.access = Access("pigeon", settings, self.path, self.pairing, clock=self.clock)
 
 
-@pytest.mark.req("gateway.allow_list")
+@pytest.mark.req("gateways.allow_list")
 def test_an_empty_list_serves_nobody_and_says_how_to_be_added(home: Path) -> None:
     door = Door(home)
     assert not door.access.serves(ANN, Chat("7"))
@@ -51,7 +51,7 @@ def test_an_empty_list_serves_nobody_and_says_how_to_be_added(home: Path) -> Non
     assert door.access.stranger(said("hello"))
 
 
-@pytest.mark.req("gateway.allow_list")
+@pytest.mark.req("gateways.allow_list")
 def test_in_a_group_those_are_served_who_are_on_the_list_or_whose_group_is(home: Path) -> None:
     door = Door(home, "7", "group:-5")
     assert door.access.serves(ANN, Chat("-6", is_group=True))
@@ -61,7 +61,7 @@ def test_in_a_group_those_are_served_who_are_on_the_list_or_whose_group_is(home:
     assert '"group:-6"' in door.access.stranger(said("hi", chat=Chat("-6", is_group=True)))
 
 
-@pytest.mark.req("gateway.pairing")
+@pytest.mark.req("gateways.pairing")
 def test_a_code_lets_one_person_in_once(home: Path) -> None:
     door = Door(home)
     code = door.pairing.make()
@@ -77,7 +77,7 @@ def test_a_code_lets_one_person_in_once(home: Path) -> None:
     assert not door.access.serves(Person("8", "Bo"), Chat("8"))
 
 
-@pytest.mark.req("gateway.pairing")
+@pytest.mark.req("gateways.pairing")
 def test_a_code_stands_a_few_wrong_ones_and_no_more(home: Path) -> None:
     door = Door(home)
     code = door.pairing.make()
@@ -89,7 +89,7 @@ def test_a_code_stands_a_few_wrong_ones_and_no_more(home: Path) -> None:
     assert not door.access.serves(ANN, Chat("7"))
 
 
-@pytest.mark.req("gateway.pairing")
+@pytest.mark.req("gateways.pairing")
 def test_a_code_expires_and_a_new_one_voids_the_old(home: Path) -> None:
     door = Door(home)
     old = door.pairing.make()
@@ -114,7 +114,7 @@ def test_a_damaged_file_of_pairing_is_no_code(home: Path) -> None:
     assert not door.pairing.claim("")
 
 
-@pytest.mark.req("gateway.bounds.strangers")
+@pytest.mark.req("gateways.bounds.strangers")
 def test_the_strangers_that_are_remembered_are_bounded(home: Path) -> None:
     door = Door(home)
     for number in range(MOST_STRANGERS + 100):
@@ -132,7 +132,7 @@ def test_a_list_that_is_edited_holds_at_once_and_a_broken_one_changes_nothing(ho
     assert not door.access.serves(ANN, Chat("7"))
 
 
-@pytest.mark.req("gateway.allow_list")
+@pytest.mark.req("gateways.allow_list")
 async def test_a_stranger_reaches_no_agent_until_the_code_is_sent(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running(allowed_users=()):
         w.loft.says("hello", "66")

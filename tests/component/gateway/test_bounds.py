@@ -14,7 +14,7 @@ from tests.component.gateway.world import world
 pytestmark = pytest.mark.one_loop
 
 
-@pytest.mark.req("gateway.bounds.chat")
+@pytest.mark.req("gateways.bounds.chat")
 async def test_a_chat_in_which_too_much_waits_is_told_so_once(tmp_path: Path) -> None:
     async with world(tmp_path, has_daemon=False) as w:
         w.bounds = replace(w.bounds, waiting_in_chat=3, notice_after=60)
@@ -35,7 +35,7 @@ async def test_a_chat_in_which_too_much_waits_is_told_so_once(tmp_path: Path) ->
         assert w.loft.texts().count(FULL) == 1
 
 
-@pytest.mark.req("gateway.bounds.waiting")
+@pytest.mark.req("gateways.bounds.waiting")
 async def test_when_too_much_waits_the_service_is_not_asked_for_more(tmp_path: Path) -> None:
     people = tuple(str(number) for number in range(100, 140))
     async with world(tmp_path, has_daemon=False) as w:
@@ -53,7 +53,7 @@ async def test_when_too_much_waits_the_service_is_not_asked_for_more(tmp_path: P
                 assert all(w.loft.texts(person) == ["heard: hello"] for person in people)
 
 
-@pytest.mark.req("gateway.bounds.text")
+@pytest.mark.req("gateways.bounds.text")
 async def test_a_message_that_is_too_long_is_refused_in_words(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.says("x" * 70_000)
@@ -63,7 +63,7 @@ async def test_a_message_that_is_too_long_is_refused_in_words(tmp_path: Path) ->
         assert w.daemon.model.requests == []
 
 
-@pytest.mark.req("gateway.bounds.turns")
+@pytest.mark.req("gateways.bounds.turns")
 async def test_only_so_many_turns_are_at_the_daemon_at_once(tmp_path: Path) -> None:
     people = tuple(str(number) for number in range(100, 106))
     async with world(tmp_path) as w:
@@ -81,7 +81,7 @@ async def test_only_so_many_turns_are_at_the_daemon_at_once(tmp_path: Path) -> N
             assert all(w.loft.texts(person) == ["done"] for person in people)
 
 
-@pytest.mark.req("gateway.crowd")
+@pytest.mark.req("gateways.crowd")
 async def test_forty_chats_at_once_are_all_answered_and_leave_nothing_behind(
     tmp_path: Path,
 ) -> None:

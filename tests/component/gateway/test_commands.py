@@ -36,7 +36,7 @@ def test_any_text_can_be_read(text: str) -> None:
         assert found is None or found.name
 
 
-@pytest.mark.req("gateway.commands")
+@pytest.mark.req("gateways.commands")
 async def test_help_lists_what_there_is(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.says("/start")
@@ -48,7 +48,7 @@ async def test_help_lists_what_there_is(tmp_path: Path) -> None:
         await w.idle()
 
 
-@pytest.mark.req("gateway.agent")
+@pytest.mark.req("gateways.agent")
 async def test_an_agent_is_chosen_for_a_chat_and_stays_chosen(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         async with w.running():
@@ -74,7 +74,7 @@ async def test_an_agent_is_chosen_for_a_chat_and_stays_chosen(tmp_path: Path) ->
             assert await w.said("pg:8", "crab")
 
 
-@pytest.mark.req("gateway.new")
+@pytest.mark.req("gateways.new")
 async def test_new_begins_anew_and_what_was_said_is_still_found(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.says("/new")
@@ -93,7 +93,7 @@ async def test_new_begins_anew_and_what_was_said_is_still_found(tmp_path: Path) 
         assert not any("sandcastle" in str(message) for message in last)
 
 
-@pytest.mark.req("gateway.compact")
+@pytest.mark.req("gateways.compact")
 async def test_compact_folds_what_was_said(tmp_path: Path) -> None:
     async with world(tmp_path, summary="It was about sand.") as w, w.running():
         w.loft.says("sandcastle")
@@ -104,7 +104,7 @@ async def test_compact_folds_what_was_said(tmp_path: Path) -> None:
         await w.idle()
 
 
-@pytest.mark.req("gateway.title")
+@pytest.mark.req("gateways.title")
 async def test_a_conversation_is_named(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.says("/title")
@@ -122,7 +122,7 @@ async def test_a_conversation_is_named(tmp_path: Path) -> None:
 SKILL = "---\nname: tide\ndescription: Tells the tide.\n---\nSay the tide.\n"
 
 
-@pytest.mark.req("gateway.skill")
+@pytest.mark.req("gateways.skill")
 async def test_what_names_a_skill_goes_to_the_agent_and_the_rest_is_no_command(
     tmp_path: Path,
 ) -> None:

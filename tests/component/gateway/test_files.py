@@ -47,7 +47,7 @@ def test_directories_of_different_senders_differ(one: str, other: str) -> None:
     assert "/" not in slug(one)
 
 
-@pytest.mark.req("gateway.files.in")
+@pytest.mark.req("gateways.files.in")
 async def test_files_come_into_a_private_directory_under_their_names(tmp_path: Path) -> None:
     files = Files(tmp_path / "files", Shelf())
     lines = await files.fetch("pg:7", sent("a.txt", "../a.txt", ".bashrc"))
@@ -62,7 +62,7 @@ async def test_files_come_into_a_private_directory_under_their_names(tmp_path: P
     assert paths[0].stat().st_mtime == 1, "what had come before a crash is not fetched again"
 
 
-@pytest.mark.req("gateway.bounds.files")
+@pytest.mark.req("gateways.bounds.files")
 async def test_a_file_that_is_too_large_is_not_fetched_or_not_kept(tmp_path: Path) -> None:
     files = Files(tmp_path / "files", Shelf(b"x" * 100), most_bytes=50)
     (line,) = await files.fetch("pg:7", sent("a.txt", size=100))
@@ -72,7 +72,7 @@ async def test_a_file_that_is_too_large_is_not_fetched_or_not_kept(tmp_path: Pat
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.req("gateway.bounds.files")
+@pytest.mark.req("gateways.bounds.files")
 async def test_of_an_inbox_the_newest_stay(tmp_path: Path) -> None:
     files = Files(tmp_path / "files", Shelf(b"x" * 100), most_inbox=350)
     for number in range(10):
@@ -85,7 +85,7 @@ async def test_of_an_inbox_the_newest_stay(tmp_path: Path) -> None:
     assert Path(line.removeprefix("- ")).is_file(), "what came last always stays"
 
 
-@pytest.mark.req("gateway.files.out")
+@pytest.mark.req("gateways.files.out")
 async def test_only_a_file_of_the_conversation_may_be_sent(tmp_path: Path) -> None:
     service = Shelf()
     service.limits = replace(service.limits, upload=10)

@@ -10,7 +10,7 @@ from crabtalk.component.gateway.forms import Form, Question, labels_in, question
 from crabtalk.component.gateway.service import PAYLOAD
 from crabtalk.protocol import wire
 
-pytestmark = pytest.mark.req("gateway.questions")
+pytestmark = pytest.mark.req("gateways.questions")
 
 ONE = Question("Which?", "H", (("Red", "as a crab"), ("Blue", "")))
 MANY = Question("What?", "", (("Spade", ""), ("Net", "")), is_multiple=True)

@@ -61,7 +61,7 @@ def test_a_record_comes_back_as_it_was(record: AnyRecord) -> None:
     assert reader.decode(encoded(record)) == record
 
 
-@pytest.mark.req("gateway.once.journal")
+@pytest.mark.req("gateways.once.journal")
 async def test_what_was_flushed_is_there_after_a_crash(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "pigeon" / "journal")
     journal.open()
@@ -106,7 +106,7 @@ async def test_a_journal_that_cannot_be_used_is_an_error_that_says_so(tmp_path: 
         Journal(tmp_path / "journal").open()
 
 
-@pytest.mark.req("gateway.bounds.journal")
+@pytest.mark.req("gateways.bounds.journal")
 async def test_a_journal_is_written_anew_when_most_of_it_is_history(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", Book(most_seen=50), worth_shortening=4096)
     journal.open()
@@ -138,7 +138,7 @@ async def test_a_disk_that_is_full_is_said_and_nothing_is_forgotten(tmp_path: Pa
     journal.close()
 
 
-@pytest.mark.req("gateway.bounds.seen")
+@pytest.mark.req("gateways.bounds.seen")
 def test_the_ids_that_are_known_and_the_chats_that_are_remembered_are_bounded() -> None:
     book = Book(most_seen=100, most_chats=100)
     for number in range(1000):

@@ -17,7 +17,7 @@ from tests.daemon.served import calling
 pytestmark = pytest.mark.one_loop
 
 
-@pytest.mark.req("gateway.once.duplicates")
+@pytest.mark.req("gateways.once.duplicates")
 async def test_what_comes_again_is_known(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.loft.redeliver = 0.0  # until it is taken, with every answer
@@ -37,7 +37,7 @@ async def test_what_comes_again_is_known(tmp_path: Path) -> None:
         assert await w.heard() == ["hello", "bye"]
 
 
-@pytest.mark.req("gateway.once.order")
+@pytest.mark.req("gateways.once.order")
 async def test_ids_out_of_order_are_answered_in_the_order_they_come(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         for number in (9, 3, 7, 1):
@@ -47,7 +47,7 @@ async def test_ids_out_of_order_are_answered_in_the_order_they_come(tmp_path: Pa
         assert w.loft.texts() == ["9", "3", "7", "1"]
 
 
-@pytest.mark.req("gateway.once.journal")
+@pytest.mark.req("gateways.once.journal")
 async def test_an_update_is_in_the_journal_before_the_service_may_forget_it(
     tmp_path: Path,
 ) -> None:
@@ -57,7 +57,7 @@ async def test_an_update_is_in_the_journal_before_the_service_may_forget_it(
         assert b"remember me" in (w.home / "pigeon" / "journal").read_bytes()
 
 
-@pytest.mark.req("gateway.once.restart")
+@pytest.mark.req("gateways.once.restart")
 async def test_a_turn_goes_on_without_the_gateway_and_is_told_by_the_next(tmp_path: Path) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -82,7 +82,7 @@ async def test_a_turn_goes_on_without_the_gateway_and_is_told_by_the_next(tmp_pa
         assert "".join(w.loft.texts()).count("And you?") == 1
 
 
-@pytest.mark.req("gateway.once.restart")
+@pytest.mark.req("gateways.once.restart")
 async def test_an_answer_that_was_complete_while_the_gateway_was_away_is_told(
     tmp_path: Path,
 ) -> None:
@@ -98,7 +98,7 @@ async def test_an_answer_that_was_complete_while_the_gateway_was_away_is_told(
         assert len(await w.heard()) == 1
 
 
-@pytest.mark.req("gateway.once.ambiguous")
+@pytest.mark.req("gateways.once.ambiguous")
 @pytest.mark.parametrize("is_done", [True, False])
 async def test_a_message_that_may_have_arrived_is_sent_again_and_says_so(
     tmp_path: Path, is_done: bool
@@ -112,7 +112,7 @@ async def test_a_message_that_may_have_arrived_is_sent_again_and_says_so(
         assert w.loft.texts() == (["heard: hello", again] if is_done else [again])
 
 
-@pytest.mark.req("gateway.once.ambiguous")
+@pytest.mark.req("gateways.once.ambiguous")
 async def test_changing_a_message_is_tried_again_without_a_word(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.fail("edit", Fault(0, is_done=True), Fault(0), Fault(502))
@@ -142,7 +142,7 @@ AWAY = "The agent daemon cannot be reached. Your message is kept, and answered w
 BACK = "The agent daemon is back."
 
 
-@pytest.mark.req("gateway.away.daemon")
+@pytest.mark.req("gateways.away.daemon")
 async def test_a_daemon_that_is_away_is_told_once_and_answers_when_it_is_back(
     tmp_path: Path,
 ) -> None:
@@ -163,7 +163,7 @@ async def test_a_daemon_that_is_away_is_told_once_and_answers_when_it_is_back(
     assert texts.index(BACK) < texts.index("heard: hello")
 
 
-@pytest.mark.req("gateway.away.daemon")
+@pytest.mark.req("gateways.away.daemon")
 async def test_a_turn_that_the_daemon_took_down_with_it_is_not_begun_again(tmp_path: Path) -> None:
     async with world(tmp_path, has_daemon=False) as w, w.running():
         async with w.serving() as w.daemon:
@@ -179,7 +179,7 @@ async def test_a_turn_that_the_daemon_took_down_with_it_is_not_begun_again(tmp_p
             assert w.loft.texts()[0].startswith("So far.\n\n(The daemon stopped")
 
 
-@pytest.mark.req("gateway.away.service")
+@pytest.mark.req("gateways.away.service")
 async def test_a_service_that_is_away_gets_the_answer_when_it_is_back(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         assert w.daemon is not None

@@ -16,7 +16,7 @@ from crabtalk.component.gateway import load_settings
 from tests.component.gateway.pigeon import PAGE, source
 from tests.component.gateway.world import World, world
 
-pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateway.page")]
+pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateways.page")]
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 

@@ -38,7 +38,7 @@ async def answered(w: World) -> Any:
     return json.loads(answer)
 
 
-@pytest.mark.req("gateway.questions")
+@pytest.mark.req("gateways.questions")
 async def test_several_questions_are_answered_by_buttons_and_words(tmp_path: Path) -> None:
     async with world(tmp_path, hooks={}) as w, w.running():
         w.loft.says(asking(COLOUR, TOOLS, NAME))
@@ -71,7 +71,7 @@ async def test_several_questions_are_answered_by_buttons_and_words(tmp_path: Pat
         }
 
 
-@pytest.mark.req("gateway.questions")
+@pytest.mark.req("gateways.questions")
 async def test_without_buttons_and_edits_options_are_typed(tmp_path: Path) -> None:
     async with world(tmp_path, hooks={}) as w:
         w.limits = replace(w.limits, buttons=False, edits=False)
@@ -87,7 +87,7 @@ async def test_without_buttons_and_edits_options_are_typed(tmp_path: Path) -> No
             assert await answered(w) == {"Which colour?": "Blue", "Which tools?": "Spade, Net"}
 
 
-@pytest.mark.req("gateway.questions")
+@pytest.mark.req("gateways.questions")
 async def test_an_answer_of_ones_own_is_an_answer(tmp_path: Path) -> None:
     async with world(tmp_path, hooks={}) as w, w.running():
         w.loft.says("!say Let me ask.\n" + asking(COLOUR))
@@ -98,7 +98,7 @@ async def test_an_answer_of_ones_own_is_an_answer(tmp_path: Path) -> None:
         assert await answered(w) == {"Which colour?": "a sort of teal"}
 
 
-@pytest.mark.req("gateway.approval")
+@pytest.mark.req("gateways.approval")
 async def test_a_call_that_needs_a_yes_gets_it_from_the_chat(tmp_path: Path) -> None:
     agents = {**AGENTS, "crab": 'prompt = "You are crab."\napprove = ["set_title"]\n'}
     async with world(tmp_path, hooks={}, agents=agents) as w, w.running():
@@ -143,7 +143,7 @@ async def test_a_question_that_stop_has_ended_is_shown_as_closed(tmp_path: Path)
         assert end.text == "(stopped)"
 
 
-@pytest.mark.req("gateway.once.questions")
+@pytest.mark.req("gateways.once.questions")
 async def test_after_a_restart_a_question_waits_where_it_was(tmp_path: Path) -> None:
     async with world(tmp_path, hooks={}) as w:
         async with w.running():

@@ -23,7 +23,7 @@ from crabtalk.component.gateway.reply import SENT_AGAIN
 from tests.component.gateway.loft import Message
 from tests.component.gateway.world import World, world
 
-pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateway.once.restart")]
+pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateways.once.restart")]
 
 
 def came(key: str, text: str) -> Came:
@@ -89,7 +89,7 @@ async def test_what_was_said_is_told_and_not_said_again(tmp_path: Path) -> None:
         assert w.loft.texts() == ["heard: hello"]
 
 
-@pytest.mark.req("gateway.once.ambiguous")
+@pytest.mark.req("gateways.once.ambiguous")
 async def test_what_was_being_sent_is_sent_with_a_mark(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await said(w, "hello")

@@ -6,7 +6,7 @@ import pytest
 
 from crabtalk.component.gateway import GatewayError, Settings, allow, load_settings, write_settings
 
-pytestmark = pytest.mark.req("gateway.settings")
+pytestmark = pytest.mark.req("gateways.settings")
 
 
 def test_a_file_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:

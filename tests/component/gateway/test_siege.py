@@ -6,7 +6,7 @@ import pytest
 
 from tests.component.gateway.siege import siege
 
-pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateway.once.kill")]
+pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateways.once.kill")]
 
 
 @pytest.mark.timeout(180)

@@ -14,7 +14,7 @@ from crabtalk.component.gateway.splitting import (
     pieces,
 )
 
-pytestmark = pytest.mark.req("gateway.splitting")
+pytestmark = pytest.mark.req("gateways.splitting")
 
 
 def utf16(text: str) -> int:

@@ -15,7 +15,7 @@ from tests.component.gateway.world import world
 from tests.daemon.served import calling
 
 
-@pytest.mark.req("gateway.sender")
+@pytest.mark.req("gateways.sender")
 async def test_a_person_is_a_sender_and_is_answered(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.says("hello")
@@ -24,7 +24,7 @@ async def test_a_person_is_a_sender_and_is_answered(tmp_path: Path) -> None:
         assert await w.said() == [("user", "hello"), ("assistant", "heard: hello")]
 
 
-@pytest.mark.req("gateway.group")
+@pytest.mark.req("gateways.group")
 async def test_a_group_is_one_sender_in_which_speakers_are_named(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         group: dict[str, Any] = {"chat": "-5", "is_group": True}
@@ -38,7 +38,7 @@ async def test_a_group_is_one_sender_in_which_speakers_are_named(tmp_path: Path)
         assert await w.heard("pg:group:-5") == ["Ann: hello", "Bo the second: hi"]
 
 
-@pytest.mark.req("gateway.streaming")
+@pytest.mark.req("gateways.streaming")
 async def test_an_answer_grows_in_one_message_within_the_rate_of_the_service(
     tmp_path: Path,
 ) -> None:
@@ -58,7 +58,7 @@ async def test_an_answer_grows_in_one_message_within_the_rate_of_the_service(
     assert min(gaps) > 0.15, gaps
 
 
-@pytest.mark.req("gateway.splitting")
+@pytest.mark.req("gateways.splitting")
 async def test_a_long_answer_is_several_messages_without_a_word_lost(tmp_path: Path) -> None:
     words = " ".join(f"word{number}" for number in range(400))
     async with world(tmp_path) as w, w.running():
@@ -69,7 +69,7 @@ async def test_a_long_answer_is_several_messages_without_a_word_lost(tmp_path: P
     assert all(len(text) <= 500 for text in w.loft.texts())
 
 
-@pytest.mark.req("gateway.tools")
+@pytest.mark.req("gateways.tools")
 async def test_tools_are_one_changing_line_and_thinking_is_not_shown(tmp_path: Path) -> None:
     seen = asyncio.Event()
 
@@ -87,7 +87,7 @@ async def test_tools_are_one_changing_line_and_thinking_is_not_shown(tmp_path: P
     assert not any("secret" in text for one in w.loft.messages for text in one.history)
 
 
-@pytest.mark.req("gateway.steering")
+@pytest.mark.req("gateways.steering")
 async def test_what_follows_a_word_of_ones_own_is_said_below_it(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
@@ -105,7 +105,7 @@ async def test_what_follows_a_word_of_ones_own_is_said_below_it(tmp_path: Path) 
         await w.idle()
 
 
-@pytest.mark.req("gateway.streaming")
+@pytest.mark.req("gateways.streaming")
 async def test_without_edits_each_part_comes_when_it_is_complete(tmp_path: Path) -> None:
     async def dig(call: ToolDispatch) -> str:
         return "sand"
@@ -119,7 +119,7 @@ async def test_without_edits_each_part_comes_when_it_is_complete(tmp_path: Path)
     assert "edit" not in w.loft.calls
 
 
-@pytest.mark.req("gateway.typing")
+@pytest.mark.req("gateways.typing")
 async def test_while_an_agent_works_the_chat_shows_typing(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.limits = replace(w.limits, typing_every=0.02)
@@ -132,7 +132,7 @@ async def test_while_an_agent_works_the_chat_shows_typing(tmp_path: Path) -> Non
             await w.idle()
 
 
-@pytest.mark.req("gateway.guest")
+@pytest.mark.req("gateways.guest")
 async def test_a_guest_speaks_once_and_its_words_carry_its_name(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.says("hello")
@@ -155,7 +155,7 @@ async def test_a_guest_speaks_once_and_its_words_carry_its_name(tmp_path: Path) 
             ]
 
 
-@pytest.mark.req("gateway.steering")
+@pytest.mark.req("gateways.steering")
 async def test_what_is_written_while_a_turn_runs_steers_it(tmp_path: Path) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -179,7 +179,7 @@ async def test_what_is_written_while_a_turn_runs_steers_it(tmp_path: Path) -> No
         assert roles == ["user", "assistant", "tool", "user", "assistant"]
 
 
-@pytest.mark.req("gateway.steering")
+@pytest.mark.req("gateways.steering")
 async def test_what_comes_too_early_to_steer_or_too_late_is_not_lost(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         for number in range(20):
@@ -189,7 +189,7 @@ async def test_what_comes_too_early_to_steer_or_too_late_is_not_lost(tmp_path: P
         assert await w.heard() == [f"!say {number}" for number in range(20)]
 
 
-@pytest.mark.req("gateway.stop")
+@pytest.mark.req("gateways.stop")
 async def test_stop_kills_the_turn_and_waits_for_nobody(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.says("!say So far.\n!hang")
@@ -197,12 +197,13 @@ async def test_stop_kills_the_turn_and_waits_for_nobody(tmp_path: Path) -> None:
         w.loft.says("/agent twin")  # waits for the end of the turn
         w.loft.says("/stop")
         await w.told("So far.\n\n(stopped)", "You are talking to twin now.")
+        await w.idle()
         w.loft.says("/stop")
         await w.told("So far.\n\n(stopped)", "You are talking to twin now.", "Nothing is going on.")
         await w.idle()
 
 
-@pytest.mark.req("gateway.stop")
+@pytest.mark.req("gateways.stop")
 async def test_stop_right_behind_a_message_stops_it(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.says("!hang")
@@ -231,7 +232,7 @@ async def test_an_agent_that_is_not_there_is_an_error_in_the_chat(tmp_path: Path
         await w.idle()
 
 
-@pytest.mark.req("gateway.limits")
+@pytest.mark.req("gateways.limits")
 async def test_a_service_that_asks_to_wait_is_waited_for(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.fail("send", Fault(429, seconds=0.05), Fault(429, seconds=0.05))
@@ -243,7 +244,7 @@ async def test_a_service_that_asks_to_wait_is_waited_for(tmp_path: Path) -> None
         assert "sent again" not in w.loft.texts()[0]
 
 
-@pytest.mark.req("gateway.limits")
+@pytest.mark.req("gateways.limits")
 async def test_a_message_the_service_finds_too_long_is_split_smaller(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.limit = 200
@@ -254,7 +255,7 @@ async def test_a_message_the_service_finds_too_long_is_split_smaller(tmp_path: P
         assert all(len(text) <= 200 for text in w.loft.texts())
 
 
-@pytest.mark.req("gateway.blocked")
+@pytest.mark.req("gateways.blocked")
 async def test_who_blocks_the_bot_ends_their_turn_and_nobody_elses(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.blocked.add("7")
@@ -278,7 +279,7 @@ async def test_a_message_that_was_deleted_is_said_in_another(tmp_path: Path) -> 
         await w.idle()
 
 
-@pytest.mark.req("gateway.files.in")
+@pytest.mark.req("gateways.files.in")
 async def test_files_are_in_the_inbox_and_named_to_the_agent(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.says("look", files=[("../../shell.png", b"PNG"), ("notes.txt", b"sand")])
@@ -303,7 +304,7 @@ async def test_a_file_that_cannot_be_had_is_said_so_to_the_agent(tmp_path: Path)
         assert said == "See these files.\n\nFiles:\n- a.txt: could not be fetched"
 
 
-@pytest.mark.req("gateway.files.out")
+@pytest.mark.req("gateways.files.out")
 async def test_a_file_the_agent_sends_is_uploaded_once(tmp_path: Path) -> None:
     async def send_file(call: ToolDispatch) -> str:
         (call.cwd / "report.txt").write_text("sand")
@@ -317,7 +318,7 @@ async def test_a_file_the_agent_sends_is_uploaded_once(tmp_path: Path) -> None:
         assert sent == ("report.txt", b"sand")
 
 
-@pytest.mark.req("gateway.files.out")
+@pytest.mark.req("gateways.files.out")
 async def test_a_file_outside_the_conversations_directory_is_not_sent(tmp_path: Path) -> None:
     async def send_file(call: ToolDispatch) -> str:
         return "sent"
@@ -332,7 +333,7 @@ async def test_a_file_outside_the_conversations_directory_is_not_sent(tmp_path: 
         assert any("is not a file under" in text for text in w.loft.texts())
 
 
-@pytest.mark.req("gateway.separation")
+@pytest.mark.req("gateways.separation")
 async def test_two_people_never_share_a_conversation(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         w.loft.says("secret", "7")

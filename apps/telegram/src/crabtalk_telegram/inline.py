@@ -14,6 +14,8 @@ CODE, LINK, BOLD, ITALIC, STRIKE = "code", "link", "bold", "italic", "strike"
 
 PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 SCHEMES = ("http://", "https://", "mailto:", "tg://")
+# Brackets inside brackets.
+DEEPEST = 16
 TICKS = re.compile(r"`+")
 RUN = re.compile(r"\*+|_+|~~")
 ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
@@ -119,12 +121,14 @@ def link(text: str, place: int) -> tuple[Token, int] | None:
 
 
 def closing_bracket(text: str, place: int) -> int:
-    """-1 where there is none in this line."""
+    """-1 where there is none in this line, or too many are inside one another."""
     depth = 0
     while place < len(text) and text[place] != "\n":
         match text[place]:
             case "\\":
                 place += 1
+            case "[" if depth == DEEPEST:
+                return -1
             case "[":
                 depth += 1
             case "]":

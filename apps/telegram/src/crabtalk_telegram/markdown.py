@@ -19,12 +19,12 @@ IN_URL = re.compile(r"([)\\])")
 MARKS = {BOLD: "*", ITALIC: "_", STRIKE: "~"}
 
 FENCE = re.compile(r"(\s*)(`{3,}|~{3,})[ \t]*([^\n]*)")
-HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
+HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
 RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})")
 QUOTE = re.compile(r" {0,3}>[ \t]?(.*)")
 ITEM = re.compile(r"(\s*)(?:[-*+]|(\d{1,9}[.)]))[ \t]+(.*)")
 TASK = re.compile(r"\[([ xX])\][ \t]+(.*)")
-DIVIDER = re.compile(r"\s*\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?\s*)?")
+DIVIDER = re.compile(r"\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?)?")
 LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
 CELL = re.compile(r"(?<!\\)\|")
 LINE = "———"
@@ -65,7 +65,7 @@ def bare(text: str) -> str:
 
 def has_table(text: str) -> bool:
     """Whether what is seen may be longer than what was written."""
-    return "|" in text and any(DIVIDER.fullmatch(line) for line in text.split("\n"))
+    return "|" in text and any(map(is_divider, text.split("\n")))
 
 
 # ── Writing ────────────────────────────────────────────────────────────────────────────────────
@@ -145,10 +145,10 @@ def block_at(lines: list[str], place: int) -> tuple[list[Block] | None, int]:
         return [Words(())], place + 1
     if is_fence(line):
         return fenced(lines, place)
-    if place + 1 < len(lines) and "|" in line and DIVIDER.fullmatch(lines[place + 1]):
+    if place + 1 < len(lines) and "|" in line and is_divider(lines[place + 1]):
         return table(lines, place)
     if (found := HEADING.fullmatch(line)) is not None:
-        return [Words((Span(BOLD, inline(found[1])),))], place + 1
+        return [Words((Span(BOLD, inline(title(found[1]))),))], place + 1
     if RULE.fullmatch(line):
         return [Words((LINE,))], place + 1
     if (found := QUOTE.fullmatch(line)) is not None:
@@ -156,6 +156,12 @@ def block_at(lines: list[str], place: int) -> tuple[list[Block] | None, int]:
     if inside := item(line):
         return [Words(inside)], place + 1
     return None, place + 1
+
+
+def title(text: str) -> str:
+    """Without the marks that may close it."""
+    before = text.rstrip().rstrip("#")
+    return before.rstrip() if before[-1:].isspace() or not before else text.rstrip()
 
 
 def item(line: str) -> tuple[Inline, ...]:
@@ -206,6 +212,10 @@ def table(lines: list[str], place: int) -> tuple[list[Block], int]:
     shown += [aligned(row, widths) for row in rows[1:]]
     code, before = "\n".join(shown), "\n".join(lines[place:end])
     return [Pre(code if len(code) <= WIDEST * len(before) else before)], end
+
+
+def is_divider(line: str) -> bool:
+    return "-" in line and DIVIDER.fullmatch(line.strip()) is not None
 
 
 def cells(line: str) -> list[str]:

@@ -11,6 +11,7 @@ from telegram.error import TelegramError
 
 from crabtalk.component.gateway import Backoff, Refused, TryLater
 
+from .line import BAD_GATEWAY, RefusalError
 from .refusals import TOKEN_REFUSED, is_token, meaning
 
 KINDS = ("message", "callback_query")
@@ -51,9 +52,13 @@ class Polling:
             offset = max(update.update_id for update in batch) + 1 if batch else None
 
     async def _ask(self, confirmed: int | None) -> tuple[telegram.Update, ...]:
-        return await self._bot.get_updates(
-            offset=confirmed, timeout=self._wait, allowed_updates=KINDS, read_timeout=GRACE
-        )
+        try:
+            return await self._bot.get_updates(
+                offset=confirmed, timeout=self._wait, allowed_updates=KINDS, read_timeout=GRACE
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # Of what the library cannot read; those who were heard before it are still answered.
+            raise RefusalError(BAD_GATEWAY, f"updates cannot be read: {error!r}", 0.0, "") from None
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:

@@ -29,6 +29,8 @@ GONE = (
     "topic_deleted",
     "message thread not found",
 )
+# Who may write may still not be allowed to send these.
+MEDIA = ("photo", "document", "video", "audio", "media")
 UNCHANGED = "message is not modified"
 UNPARSED = "can't parse"
 
@@ -50,7 +52,7 @@ def meaning(error: TelegramError) -> ServiceError:
     if error.status in (UNAUTHORISED, NOT_FOUND, CONFLICT):
         # The token's, and nothing was done. Who asks for updates finds out whether it is for good.
         return TryLater(SOON, error.description)
-    if error.status == FORBIDDEN or any(said in words for said in GONE):
+    if error.status == FORBIDDEN or is_gone(words):
         return Blocked(error.description)
     if error.status == TOO_LARGE:
         return Refused(error.description)
@@ -59,6 +61,10 @@ def meaning(error: TelegramError) -> ServiceError:
     if any(said in words for said in LONG):
         return TooLong(error.description)
     return Refused(error.description)
+
+
+def is_gone(words: str) -> bool:
+    return any(said in words for said in GONE) and not any(said in words for said in MEDIA)
 
 
 def is_token(error: TelegramError) -> bool:

@@ -119,13 +119,20 @@ class Telegram:
         self._errand(self._offer_commands())
         async with aclosing(self._source.updates()) as found:
             async for one in found:
-                update = read(one, me)
+                update = self._read(one, me)
                 if update is None:
                     self._source.taken(one.update_id)
                     continue
                 if one.callback_query is not None:
                     self._presses[update.id] = one.callback_query.id
                 yield update
+
+    def _read(self, one: telegram.Update, me: telegram.User) -> Update | None:
+        try:
+            return read(one, me)
+        except Exception:  # it would come again, and end each run
+            log.exception("update %d is left out", one.update_id)
+            return None
 
     async def taken(self, update: Update) -> None:
         self._source.taken(int(update.id))

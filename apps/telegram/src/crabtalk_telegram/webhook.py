@@ -73,6 +73,7 @@ class Webhook:
         finally:
             for waiting in self._waiting.values():
                 waiting.cancel()
+            self._waiting.clear()
             await runner.cleanup()
 
     async def _register(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urldefrag, urlsplit
 
 import pytest
 from playwright.async_api import (
@@ -114,7 +114,7 @@ class Watch:
         self.faults.append(f"page error: {error.error.message} ({' '.join(where)})")
 
     def _request(self, request: Request) -> None:
-        self.asked += [request.url, request.headers.get("referer", "")]
+        self.asked += [urldefrag(request.url).url, request.headers.get("referer", "")]
         parts = urlsplit(request.url)
         if parts.scheme in ("data", "blob"):
             return

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
 
 from playwright.async_api import Browser, expect
 
@@ -20,27 +21,7 @@ from tests.model_server import read_script
 from .visitor import Visitor, visitor
 
 OWL = "owl"  # who is a guest, and whom tasks are given to
-NAMES = [
-    "ant",
-    "bat",
-    "bee",
-    "cat",
-    "cod",
-    "cow",
-    "dog",
-    "eel",
-    "elk",
-    "emu",
-    "fox",
-    "gnu",
-    "hen",
-    "jay",
-    "koi",
-    "pig",
-    "ram",
-    "rat",
-    "yak",
-]
+NAMES = tuple(f"crab{letter}" for letter in ascii_lowercase)
 
 
 def cast(*names: str) -> dict[str, str]:

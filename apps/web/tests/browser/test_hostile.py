@@ -2,6 +2,7 @@
 
 import json
 import time
+from itertools import count
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from .visitor import probe
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+TIMES = count(int(time.time() * 1000))
 MARKDOWN = [
     "<script>window.pwned = 1</script>",
     "<img src=x onerror='window.pwned = 1'>",
@@ -72,19 +74,19 @@ def events(texts: list[str]) -> list[dict[str, Any]]:
 
 async def put(device: Phone, session: Session, told: list[dict[str, Any]]) -> None:
     """In the name of the agent, which it shares a key with."""
-    turn, start = new_id(), int(time.time() * 1000)
+    turn = new_id()
     bodies: list[dict[str, Any]] = [
         {
             "role": "session",
             "content": {
                 "id": new_id(),
-                "time": start + number,
+                "time": next(TIMES),
                 "role": "agent",
                 "turn": turn,
                 "ev": event,
             },
         }
-        for number, event in enumerate(told)
+        for event in told
     ]
     for first in range(0, len(bodies), 100):
         messages = [

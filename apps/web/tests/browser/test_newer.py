@@ -19,7 +19,7 @@ async def test_a_newer_page_waits_until_it_is_taken(browser: Browser, tmp_path: 
     page = tmp_path / "page"
     shutil.copytree(PAGE, page)
     config = RelayConfig(tmp_path / "relay", port=0, static=page)
-    async with Relay(config) as relay, visitor(browser, relay.url) as person:
+    async with Relay(config) as relay, visitor(browser, relay.url, keeps=True) as person:
         await person.open("/")
         heading = person.page.get_by_role("heading", level=1)
         await expect(heading).to_have_text("Your agents on any screen")

@@ -63,8 +63,10 @@ async def test_what_is_new_elsewhere_is_counted_until_it_is_read(home: Home) -> 
 
 
 @pytest.mark.req("page.sealed")
-async def test_a_conversation_for_somebody_else_is_listed_and_explained(home: Home) -> None:
-    async with home.room(enters=False) as s:
+async def test_a_conversation_for_somebody_else_is_listed_and_explained(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with scene(browser, tmp_path, enters=False) as s:
         for number, key in enumerate((to_base64(wrap_key(new_key(), new_key())), "AAAA", None)):
             body = {"tag": derived_id("odd", number), "metadata": to_base64(new_key())}
             if key is not None:
@@ -130,7 +132,7 @@ async def test_what_was_begun_is_still_there_after_a_reload(home: Home) -> None:
 
 
 @pytest.mark.req("page.tree")
-async def test_sub_agents_stand_under_the_call_that_sent_them_and_guests_by_name(
+async def test_sub_agents_stand_under_their_call_and_guests_have_a_name(
     home: Home,
 ) -> None:
     async with home.room() as s:
