@@ -12,6 +12,7 @@ from . import (
     commands,
     events,
     footprint,
+    gateways,
     history,
     memory,
     model,
@@ -42,6 +43,7 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "commands": commands.run,
     "relay": web_relay.run,
     "page": web_page.run,
+    "gateways": gateways.run,
 }
 README = Path(__file__).with_name("README.md")
 MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"

@@ -181,6 +181,24 @@ async def scrolling(browser: Browser, place: Place) -> tuple[list[float], Counte
     return between, states
 
 
+async def scrolling_plainly(browser: Browser) -> tuple[list[float], Counter[str]]:
+    """The same over lines of text with nothing behind them: what this machine can draw."""
+    between: list[float] = []
+    states: Counter[str] = Counter()
+    context = await browser.new_context(viewport={"width": 1440, "height": 900})
+    page = await context.new_page()
+    lines = "".join(f"<p>Line {number}: {WORDS}</p>" for number in range(2000))
+    await page.set_content(f'<div role="log" {PLAIN}>{lines}</div>')
+    for direction in (-1, 1):
+        await browser.start_tracing(page=page, categories=[FRAMES])
+        await scroll(page, direction * PIXELS)
+        events = json.loads(await browser.stop_tracing())["traceEvents"]
+        between += gaps(events)
+        states += fates(events)
+    await context.close()
+    return between, states
+
+
 async def scroll(page: Page, pixels: int) -> None:
     session = await page.context.new_cdp_session(page)
     box = await page.get_by_role("log").bounding_box()
@@ -223,6 +241,8 @@ async def chunks(browser: Browser, place: Place, rate: int) -> list[float]:
 
 
 LAST = "Question 1429"
+WORDS = "the quick brown fox jumps over the lazy dog and comes back again. " * 2
+PLAIN = 'style="height: 800px; overflow: auto; font: 16px sans-serif"'
 
 
 async def measured() -> list[Table]:
@@ -252,7 +272,9 @@ async def measured() -> list[Table]:
                 long.row(name, *spread(samples, "0"), "500")
             between, states = await scrolling(browser, place)
             long.row("ms between frames while it is scrolled", *spread(between, "1"), "16.7")
-            long.note = f"Frames by the browser's tracing: {told(states)}."
+            plainly, others = await scrolling_plainly(browser)
+            long.row("the same, over plain lines of text", *spread(plainly, "1"), "")
+            long.note = f"Frames as the browser traced them: {told(states)}; over plain lines {told(others)}."
             return [*tables, words, long]
 
 

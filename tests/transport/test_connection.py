@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
@@ -371,13 +372,13 @@ async def test_another_user_is_turned_away(path: Path) -> None:
 
 
 async def longest_pause(stop: asyncio.Event) -> float:
-    """The longest time the loop did not turn, until `stop`."""
-    loop = asyncio.get_running_loop()
+    """The longest time the loop worked without turning, until `stop`. What other processes take of
+    the processor meanwhile is not counted."""
     longest = 0.0
     while not stop.is_set():
-        before = loop.time()
+        before = time.thread_time()
         await asyncio.sleep(0)
-        longest = max(longest, loop.time() - before)
+        longest = max(longest, time.thread_time() - before)
     return longest
 
 
@@ -462,7 +463,7 @@ async def test_a_slow_reader_that_goes_on_reading_is_left_to_it(path: Path) -> N
     size = 3_000_000
     loop = asyncio.get_running_loop()
     expected = len(encode_reply("extension", bytes(size))) + len(encode_reply("pong", wire.Pong()))
-    async with listening(ScriptedServer(), path, limits=Limits(stall_timeout=0.1)):
+    async with listening(ScriptedServer(), path, limits=Limits(stall_timeout=0.3)):
         with socket.socket(socket.AF_UNIX) as sock:
             sock.setblocking(False)
             await loop.sock_connect(sock, str(path))
@@ -470,10 +471,10 @@ async def test_a_slow_reader_that_goes_on_reading_is_left_to_it(path: Path) -> N
             await loop.sock_sendall(sock, encode_frame(question) + encode_frame(ping()))
             got = 0
             while got < expected:
-                piece = await loop.sock_recv(sock, 60_000)
+                piece = await loop.sock_recv(sock, 30_000)
                 assert piece, f"cut off after {got} bytes"
                 got += len(piece)
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.03)
         assert got == expected
 
 

@@ -1,6 +1,7 @@
 """The service, by itself, against a server that speaks the Bot API."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.telegram.tests.bot_api import BotApi, Fault, bot_api
+from apps.telegram.tests.bot_api import PATIENCE, BotApi, Fault, bot_api
 from crabtalk.component.gateway import (
     Attachment,
     Away,
@@ -26,6 +27,7 @@ from crabtalk.component.gateway import (
 from crabtalk_telegram.cli import EXTRA
 from crabtalk_telegram.opening import open_telegram, who_am_i
 from crabtalk_telegram.service import Telegram, keyboard, units
+from crabtalk_telegram.webhook import MOST_WAITING
 from tests.daemon.served import within
 
 pytestmark = pytest.mark.one_loop
@@ -248,6 +250,36 @@ async def test_updates_that_cannot_be_read_end_nothing() -> None:
         del api.waiting[odd]
         api.says("even")
         assert (await within(coming)).text == "even"
+
+
+@pytest.mark.req("telegram.webhook")
+async def test_telegram_keeps_what_there_is_no_room_for() -> None:
+    more = {"webhook_url": "https://bot.example", "webhook_listen": "127.0.0.1:0"}
+    async with (
+        bot_api() as api,
+        open_telegram(settings_of(api, **more)) as service,
+        aclosing(service.updates()) as updates,
+    ):
+        coming = asyncio.ensure_future(anext(updates))
+        await api.until(lambda: api.webhook)
+        api.listener = f"http://127.0.0.1:{service.port}"
+        numbers = [api.says(f"{number}") for number in range(MOST_WAITING + 3)]
+        waiting = [json.dumps(api.waiting.pop(number)).encode() for number in numbers]
+        first = asyncio.ensure_future(api.bring(data=waiting[0]))
+        update = await within(coming)
+        others = {asyncio.ensure_future(api.bring(data=one)) for one in waiting[1:]}
+        done: set[asyncio.Future[int]] = set()
+        async with asyncio.timeout(PATIENCE):
+            while len(done) < 2:
+                done = {one for one in others if one.done()}
+                await asyncio.sleep(0.01)
+        assert {one.result() for one in done} == {503}
+        assert not first.done()
+        await service.taken(update)
+        assert await within(first) == 200
+        for one in others:
+            one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 @pytest.mark.req("telegram.token")

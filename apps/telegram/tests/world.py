@@ -15,7 +15,7 @@ from crabtalk_telegram.cli import EXTRA
 from crabtalk_telegram.opening import open_telegram
 from crabtalk_telegram.pace import Pace
 from crabtalk_telegram.service import Telegram
-from tests.daemon.served import Served, messages, served
+from tests.daemon.served import Served, served
 from tests.model_server import model_server
 
 GROUP = {"id": -100500, "type": "supergroup", "title": "Shells"}
@@ -69,12 +69,17 @@ class World:
 
     async def heard(self, sender: str = "tg:7") -> list[str]:
         """What people said in a conversation, as the daemon has it."""
+        found: list[str] = []
+        offset: int | None = 0
         async with self.daemon.client() as client:
-            try:
-                found = await messages(client, "crab", sender)
-            except ServerError:  # it has not begun
-                return []
-        return [text for role, text in found if role == "user"]
+            while offset is not None:
+                try:
+                    page = await client.list_messages("crab", sender=sender, offset=offset)
+                except ServerError:  # it has not begun
+                    break
+                found += [one.content for one in page.messages if one.role == "user"]
+                offset = page.next_offset if page.HasField("next_offset") else None
+        return found
 
     async def idle(self) -> None:
         """Until nothing is left to do."""

@@ -98,6 +98,35 @@ async def test_an_answer_of_ones_own_is_an_answer(tmp_path: Path) -> None:
         assert await answered(w) == {"Which colour?": "a sort of teal"}
 
 
+async def test_a_question_longer_than_a_message_is_cut_to_one(tmp_path: Path) -> None:
+    long = {"question": "Why? " * 300, "header": "Long", "options": ["A", "B"]}
+    async with world(tmp_path, hooks={}) as w, w.running():
+        w.loft.says(asking(COLOUR, long))
+        await w.loft.until(lambda: w.loft.texts())
+        (form,) = w.loft.of("7")
+        w.loft.presses(form, "Red")
+        await w.loft.until(lambda: "Why?" in form.text)
+        assert len(form.text) <= 500
+        w.loft.presses(form, "B")
+        await w.loft.until(lambda: w.loft.texts()[-1] == "done")
+        assert (await answered(w))["Which colour?"] == "Red"
+
+
+@pytest.mark.req("gateways.once.questions")
+async def test_a_button_pressed_while_the_gateway_was_away_counts(tmp_path: Path) -> None:
+    async with world(tmp_path, hooks={}) as w:
+        journal = w.home / "pigeon" / "journal"
+        async with w.running():
+            w.loft.says(asking(COLOUR))
+            await w.loft.until(lambda: w.loft.texts())
+            (form,) = w.loft.of("7")
+            await w.until(lambda: b'"message":"b' in journal.read_bytes())
+        w.loft.presses(form, "Blue")
+        async with w.running():
+            await w.told("✓ **Colour**: Blue", "done")
+            assert await answered(w) == {"Which colour?": "Blue"}
+
+
 @pytest.mark.req("gateways.approval")
 async def test_a_call_that_needs_a_yes_gets_it_from_the_chat(tmp_path: Path) -> None:
     agents = {**AGENTS, "crab": 'prompt = "You are crab."\napprove = ["set_title"]\n'}

@@ -39,7 +39,8 @@ class Posting:
         buttons = form.buttons() if service.limits.buttons and is_open else []
         chat = self._item.update.chat
         if message and service.limits.edits:
-            await patiently(lambda: nothing(service.edit(chat, message, text, buttons=buttons)))
+            shown = fitted(text, self._desk)
+            await patiently(lambda: service.edit(chat, message, shown, buttons=buttons))
             return
         # Without changes, another message: for another question, and for that alone.
         if message and (not is_open or self._asked.get(form.ask, form.current) == form.current):
@@ -50,8 +51,8 @@ class Posting:
         )
 
         async def send(is_marked: bool) -> str:
-            shown = f"{SENT_AGAIN}\n\n{text}" if is_marked else text
-            return await service.send(chat, fitted(shown, self._desk), buttons=buttons)
+            marked = f"{SENT_AGAIN}\n\n{text}" if is_marked else text
+            return await service.send(chat, fitted(marked, self._desk), buttons=buttons)
 
         sent = await once(send, is_unsure=is_unsure)
         self._asked[form.ask] = form.current
@@ -126,10 +127,6 @@ async def patiently(work: Callable[[], Awaitable[None]]) -> None:
         except (Refused, TooLong) as error:
             log.warning("a message was not changed: %s", error)
             return
-
-
-async def nothing(work: Awaitable[None]) -> None:
-    await work
 
 
 def fitted(text: str, desk: Desk) -> str:

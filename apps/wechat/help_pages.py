@@ -1,0 +1,12 @@
+"""Writes the help of each command into the page that shows it; with --check, only says if it is
+stale."""
+
+import sys
+
+from apps.help_page import HelpPage
+from crabtalk_wechat.cli import main
+
+PAGE = HelpPage(main, "apps/wechat/README.md", "apps.wechat.help_pages")
+
+if __name__ == "__main__":
+    sys.exit(PAGE.update())

@@ -1,0 +1,71 @@
+"""State: where WeChat is to go on, and what each person's answers need; kept over restarts.
+
+`<home>/wechat/state.json`. An answer has to carry the context of the last thing its person wrote,
+so that is on disk before the journal has what they wrote; the cursor only afterwards.
+"""
+
+import json
+import logging
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from crabtalk.component.gateway import GatewayError
+from crabtalk.transport import remove_leftovers, replace_file
+
+MOST_PEOPLE = 1000
+
+log = logging.getLogger(__name__)
+
+
+class State:
+    """Nothing is on disk before `save`."""
+
+    def __init__(self, path: Path, *, most_people: int = MOST_PEOPLE) -> None:
+        self._path = path
+        self._most_people = most_people
+        self.cursor = ""
+        self._contexts: OrderedDict[str, str] = OrderedDict()
+
+    def load(self) -> None:
+        """What is not there is empty. Raises GatewayError for what cannot be read."""
+        remove_leftovers(self._path.parent)
+        try:
+            document = json.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise GatewayError(f"cannot read {self._path}: {error}; see to the file") from None
+        except ValueError:
+            document = None
+        if not is_state(document):  # WeChat sends again what it still has, and that is known
+            log.warning("%s is damaged, and begun anew", self._path)
+            return
+        self.cursor = document["cursor"]
+        self._contexts = OrderedDict(document["contexts"])
+
+    def save(self) -> None:
+        """Raises OSError."""
+        document = {"cursor": self.cursor, "contexts": self._contexts}
+        replace_file(self._path, json.dumps(document).encode(), 0o600)
+
+    def context(self, person: str) -> str:
+        """Empty for somebody who has not written for long."""
+        return self._contexts.get(person, "")
+
+    def remember(self, person: str, context: str) -> bool:
+        """Whether that is news. Those who wrote longest ago are forgotten."""
+        if self._contexts.get(person) == context:
+            return False
+        self._contexts[person] = context
+        self._contexts.move_to_end(person)
+        while len(self._contexts) > self._most_people:
+            self._contexts.popitem(last=False)
+        return True
+
+
+def is_state(document: Any) -> bool:
+    if not isinstance(document, dict) or not isinstance(document.get("cursor"), str):
+        return False
+    contexts = document.get("contexts")
+    return isinstance(contexts, dict) and all(isinstance(one, str) for one in contexts.values())
