@@ -2,8 +2,9 @@
 
 import ast
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,19 +18,28 @@ def files_with_tests() -> list[Path]:
 
 
 def named_in(source: str) -> Iterator[str]:
-    """The ids that the test functions of a file carry."""
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if not node.name.startswith("test_"):
-            continue
-        for decorator in node.decorator_list:
-            if (
-                isinstance(decorator, ast.Call)
-                and ast.unparse(decorator.func) == "pytest.mark.req"
-                and isinstance(decorator.args[0], ast.Constant)
-            ):
-                yield str(decorator.args[0].value)
+    """The ids that the test functions of a file carry, each by itself or all by `pytestmark`."""
+    tree = ast.parse(source)
+    tests = [node for node in ast.walk(tree) if is_test(node)]
+    for test in tests:
+        yield from ids_of(test.decorator_list)
+    for node in tree.body:
+        if tests and isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            yield from ids_of([node.value])
+
+
+def is_test(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    return node.name.startswith("test_")
+
+
+def ids_of(marks: Iterable[ast.expr]) -> Iterator[str]:
+    for node in (each for mark in marks for each in ast.walk(mark)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.req":
+            (name,) = node.args
+            if isinstance(name, ast.Constant):
+                yield str(name.value)
 
 
 def unshown(known: set[str], named: set[str]) -> set[str]:

@@ -96,7 +96,7 @@ class ILinkApi:
             "item_list": items,
             **more,
         }
-        if message["message_type"] == 1:
+        if message["message_type"] == 1 and "group_id" not in more:
             self.contexts[person] = str(message["context_token"])
             self.left[self.contexts[person]] = QUOTA
         self.log.append(message)

@@ -32,7 +32,7 @@ async def open_wechat(
 
     def renewed() -> tuple[str, str]:
         found = load_settings(path, EXTRA)
-        return base_url(found), found.token or settings.token
+        return base_url(found), found.token
 
     store_url = checked("cdn_url", settings.extra["cdn_url"])
     async with opened_session() as http:

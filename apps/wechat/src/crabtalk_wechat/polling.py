@@ -122,9 +122,12 @@ class Polling:
             await self._save()
         await asyncio.sleep(self._pauses.expired)
         try:
-            self._ilink.base_url, self._ilink.token = await asyncio.to_thread(self._renewed)
+            base_url, token = await asyncio.to_thread(self._renewed)
         except GatewayError as error:
             log.error("the token of before stays: %s", error)  # noqa: TRY400
+            return
+        if token and token != self._ilink.token:
+            self._ilink.base_url, self._ilink.token = base_url, token
 
     async def _save(self) -> None:
         backoff = Backoff()

@@ -150,7 +150,7 @@ async def decrypt(reply: aiohttp.ClientResponse, path: Path, key: bytes) -> None
         with path.open("xb") as file:
             await write(reply, file, key)
     except BaseException:
-        path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # noqa: ASYNC240 - cancelled, it may not wait
         raise
 
 

@@ -107,6 +107,8 @@ class Reply:
 
     async def _put(self, text: Rich) -> None:
         item, chat = self._item, self._item.update.chat
+        if item.message and text == self._shown and not self._is_late:
+            return  # it says so already
         if item.message:
             try:
                 await self._service.edit(chat, item.message, self._with_marks(text))

@@ -1,0 +1,189 @@
+"""The program: set up by a code, paired, run and stopped; and its command line."""
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import crabtalk_wechat
+from apps.tui.tests.command import read_some
+from apps.wechat.help_pages import PAGE
+from apps.wechat.tests.command import PROGRAM, WARM, called, running
+from apps.wechat.tests.ilink_api import ANN, BO, BOT, TOKEN, Fault, ilink_api
+from apps.wechat.tests.world import world
+from crabtalk.component.gateway import load_settings
+from crabtalk.component.gateway.settings import SHARED
+from crabtalk_wechat.cli import EXTRA, main
+from crabtalk_wechat.qr_code import qr_code
+
+pytestmark = pytest.mark.one_loop
+
+COMMANDS = [(), *((name,) for name in main.commands)]
+DOCS = Path(__file__).parents[3] / "docs" / "wechat.md"
+PATIENCE = 45
+
+
+async def at_terminal(*words: str | Path, types: dict[str, str]) -> tuple[int | None, str]:
+    """Its exit status and the screen; each text is typed when what it answers is there."""
+    master, slave = pty.openpty()
+    screen, waiting = "", dict(types)
+    try:
+        process = WARM.start(
+            *words,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        )
+        os.close(slave)
+        os.set_blocking(master, False)
+        async with asyncio.timeout(PATIENCE):
+            while piece := await read_some(master):
+                screen += piece
+                for asked in [asked for asked in waiting if asked in screen]:
+                    os.write(master, waiting.pop(asked).encode())
+            await process.wait()
+    finally:
+        os.close(master)
+    return process.returncode, screen.replace("\r\n", "\n")
+
+
+@pytest.mark.req("wechat.login")
+async def test_a_code_is_shown_scanned_and_confirmed(home: Path) -> None:
+    async with ilink_api() as api:
+        api.fail("get_qrcode_status", Fault(502))
+        elsewhere = {"status": "scaned_but_redirect", "redirect_host": api.url.split("//")[1]}
+        api.will_say("wait", "expired", "need_verifycode", "need_verifycode", "scaned", elsewhere)
+        api.will_say(api.confirmed("fresh"))
+        types = {"The number on the phone": "12\n", "That was wrong": "34\n", "Serve ann": "\n"}
+        code, screen = await at_terminal(
+            *("setup", "--home", home, "--base-url", api.url, "--agent", "twin"), types=types
+        )
+    assert code == 0, screen
+    for number in (1, 2):
+        shown = f"https://wechat.example/qr?code=code-{number}"
+        assert shown in screen
+        assert qr_code(shown).strip() in screen
+    assert api.digits == ["", "", "", "12", "34", "", ""]
+    assert "Confirm it on the phone" in screen
+    assert f"knows us as {BOT}" in screen
+    assert "fresh" not in screen, "the token is shown to nobody"
+    path = home / "config" / "wechat.toml"
+    settings = load_settings(path, EXTRA)
+    assert (settings.token, settings.base_url, settings.agent) == ("fresh", api.url, "twin")
+    assert (settings.allowed_users, settings.extra["bot_id"]) == ((ANN,), BOT)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.req("wechat.login")
+async def test_who_scans_it_need_not_be_served_and_nobody_may_scan_it(home: Path) -> None:
+    async with ilink_api() as api:
+        where = ("setup", "--home", home, "--base-url", api.url)
+        api.will_say(*["expired"] * 3)
+        code, screen = await at_terminal(*where, types={})
+        assert (code, "nobody has scanned the code" in screen) == (1, True), screen
+        assert (len(api.codes), home.exists()) == (3, False)
+        api.will_say("binded_redirect")
+        code, screen = await at_terminal(*where, types={})
+        assert (code, "crabtalk-wechat setup" in screen) == (1, True), screen
+        api.will_say(api.confirmed())
+        code, screen = await at_terminal(*where, types={"Serve ann": "n\n"})
+        assert (code, "Nobody is served yet" in screen) == (0, True), screen
+    assert load_settings(home / "config" / "wechat.toml", EXTRA).allowed_users == ()
+
+
+@pytest.mark.req("wechat.program")
+async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        home, where = ("--home", w.home), ("--base-url", w.api.url)
+        path = w.home / "config" / "wechat.toml"
+
+        said = await called("run", *home)
+        assert (said.code, "run `crabtalk-wechat setup`" in said.err) == (1, True), said
+        said = await called("setup", *home, *where)
+        assert (said.code, "use --token-stdin" in said.err) == (2, True), said
+        said = await called("setup", *home, *where, "--token-stdin", typed="wrong\n")
+        assert (said.code, "does not know this token" in said.err) == (1, True), said
+        assert not path.exists(), "only a token that works is written"
+        said = await called("setup", *home, *where, "--token-stdin", typed=TOKEN)
+        assert (said.code, "knows us as a bot" in said.out) == (0, True), said
+        assert path.stat().st_mode & 0o777 == 0o600
+        said = await called("check", *home, "--json")
+        assert json.loads(said.out) == {"name": "a bot", "allowed_users": []}
+
+        async with running(w.home, "--verbose") as process:
+            await w.api.until(lambda: w.api.calls["getupdates"])
+            said = await called("pair", *home, "--json")
+            w.api.says(json.loads(said.out)["code"], BO)
+            await w.api.until(lambda: w.api.texts(BO))
+            assert "Welcome" in w.api.texts(BO)[0]
+            w.api.says("hello", BO)
+            await w.api.until(lambda: w.api.texts(BO)[-1] == "heard: hello")
+            w.api.tokens.clear()
+            logged = tmp_path / "output.log"
+            await w.until(lambda: "WeChat has ended the session" in logged.read_text())
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+        assert load_settings(path, EXTRA).allowed_users == (BO,)
+        said_all = logged.read_text() + (w.home / "logs" / "wechat.log").read_text()
+        assert TOKEN not in said_all
+        assert "Traceback" not in said_all
+
+
+# ── The command line itself ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.req("wechat.cli.help")
+async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
+    said = await called(*words, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert said.out == f"{PAGE.help_of(list(words))}\n"
+    assert " ".join(["crabtalk-wechat", *words]) in said.out.partition("Example")[2]
+    assert len(said.out.splitlines()) <= 24
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+@pytest.mark.req("wechat.cli.help")
+def test_the_help_on_the_page_is_what_the_commands_print_all_of_it() -> None:
+    page = PAGE.text()
+    assert PAGE.fresh(page) == page, f"run python -m {PAGE.script}"
+    assert sorted(PAGE.shown(page)) == sorted(["", *main.commands])
+
+
+@pytest.mark.req("wechat.cli.help")
+def test_help_loads_nothing_it_does_not_need() -> None:
+    program = (
+        "import sys, crabtalk_wechat.cli\n"
+        "print([m for m in ('aiohttp', 'cryptography', 'segno', 'msgspec', 'crabtalk.client')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
+
+
+@pytest.mark.req("wechat.cli.help")
+def test_the_installed_command_says_its_version() -> None:
+    done = subprocess.run([PROGRAM, "--version"], capture_output=True, check=True, env=os.environ)
+    assert done.stdout.decode() == f"crabtalk-wechat {crabtalk_wechat.__version__}\n"
+
+
+@pytest.mark.req("wechat.docs")
+def test_the_page_has_every_setting_and_no_other(tmp_path: Path) -> None:
+    page = DOCS.read_text("utf-8")
+    (block,) = [part.partition("```")[0] for part in page.split("```toml\n")[1:]]
+    (tmp_path / "wechat.toml").write_text(block)
+    settings = load_settings(tmp_path / "wechat.toml", EXTRA)
+    assert set(tomllib.loads(block)) == {*SHARED, *EXTRA}
+    assert settings.allowed_users == ("o9cq80abc@im.wechat",)
+    for key, default in EXTRA.items():
+        assert f"`{key}`" in page
+        assert f"`{json.dumps(default)}`" in page
