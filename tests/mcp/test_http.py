@@ -147,12 +147,12 @@ async def test_a_person_who_says_no_is_heard_and_a_page_that_only_pretends_is_no
 
 
 async def asked(there: World) -> dict[str, list[str]]:
-    """What is in the address a person is to open, once somebody waits for the answer."""
+    """What is in the address a person is to open. Whoever is told it can be answered at once."""
     await there.until(lambda: bool(there.error()))
     question = parse_qs(urlsplit(there.error()).query)
     port = urlsplit(question["redirect_uri"][0]).port
     assert port is not None
-    await there.until(lambda: listens(port))
+    assert listens(port)
     return question
 
 

@@ -95,6 +95,7 @@ class Authorization:
         self._ask = ask
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._answer: asyncio.Future[AuthorizationCodeResult] | None = None
+        self._server: asyncio.Server | None = None
         self._state = ""
 
     def __enter__(self) -> "Authorization":
@@ -112,6 +113,7 @@ class Authorization:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._stop_listening()
         self._socket.close()
 
     def provider(self) -> OAuthClientProvider:
@@ -129,20 +131,27 @@ class Authorization:
     async def _send_person(self, address: str) -> None:
         self._answer = asyncio.get_running_loop().create_future()
         self._state = parse_qs(urlsplit(address).query).get("state", [""])[0]
+        self._stop_listening()
+        # First somebody listens, then the person is sent: browsers are quick.
+        self._server = await asyncio.start_server(
+            self._serve, sock=self._socket.dup(), limit=LONGEST_REQUEST
+        )
         self._ask(address)
 
     async def _hear_back(self) -> AuthorizationCodeResult:
         assert self._answer is not None  # noqa: S101 - a person is sent first
-        server = await asyncio.start_server(
-            self._serve, sock=self._socket.dup(), limit=LONGEST_REQUEST
-        )
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self._answer
         except TimeoutError:
             raise OAuthFlowError(f"nobody allowed it within {PATIENCE:g} s") from None
         finally:
-            server.close()
+            self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One page of a browser's. Only an answer to our question is taken for one: any page a
