@@ -68,7 +68,7 @@ WATCH = """() => {
   channel.port1.onmessage = () => {
     const now = performance.timeOrigin + performance.now();
     const text = document.querySelector("[role=log]").textContent.slice(-20000);
-    for (const [stamp] of text.matchAll(/\\b\\d{19}\\b/g)) {
+    for (const [stamp] of text.matchAll(/(?<!\\d)\\d{19}(?!\\d)/g)) {
       if (!window.stamps.has(stamp)) window.stamps.set(stamp, now);
     }
   };

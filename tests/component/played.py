@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from apps.tui.tests.warm import Program, Started
+from tests.warm import Program, Started
 
 ROOT = Path(__file__).parents[2]
 PLAYER = Program(

@@ -17,10 +17,10 @@ import httpx2
 import pytest
 from mcp import Client
 
-from apps.tui.tests.warm import PIPE, Started
 from crabtalk.component import PortFile
 from crabtalk.component.mcp_http import GRACE
 from tests.component.played import ROOT, played
+from tests.warm import PIPE, Started
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
-from apps.tui.tests.warm import PIPE, Program, Started
 from crabtalk.client import Client, connect
 from crabtalk.client.events import Event
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair
 from tests.crash.checks import Turn
 from tests.model_server import ROOT, ModelServer
+from tests.warm import PIPE, Program, Started
 
 # What a start or an end may take on the slowest of machines.
 PATIENCE = 20.0

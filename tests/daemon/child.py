@@ -4,12 +4,12 @@ import asyncio
 from contextlib import aclosing
 from pathlib import Path
 
-from apps.tui.tests.warm import PIPE, Started
 from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError, connect
 from crabtalk.protocol import wire
 from tests.crash.process import Process
 from tests.daemon.command import WARM
 from tests.daemon.served import PATIENCE
+from tests.warm import PIPE, Started
 
 
 class Child(Process):

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from apps.tui.tests.warm import DEVNULL, PATIENCE, PIPE, Program
+from tests.warm import DEVNULL, PATIENCE, PIPE, Program
 
 CRABTALKD = Path(sys.executable).with_name("crabtalkd")
 WARM = Program(

@@ -15,12 +15,12 @@ import pytest
 import trustme
 
 import crabtalk
-from apps.tui.tests.warm import PIPE, Started
 from crabtalk.client import CannotConnectError, DaemonNotRunningError, ServerError, connect
 from crabtalk.protocol import wire
 from crabtalk.transport import DEFAULT_PORT, RunFiles
 from tests.daemon.command import CRABTALKD, WARM
 from tests.scripted import RawPeer, ping
+from tests.warm import PIPE, Started
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop

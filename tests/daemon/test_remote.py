@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import crabtalk
-from apps.tui.tests.warm import PIPE, Started
 from crabtalk.client import connect
 from crabtalk.daemon.remote import as_line, span
 from crabtalk.daemon.stopping import StopError, stop
@@ -21,6 +20,7 @@ from tests.daemon.command import CRABTALKD, WARM, installed
 from tests.daemon.served import AGENTS, CONFIG, PATIENCE, prepare, refused
 from tests.model_server import model_server
 from tests.scripted import listening
+from tests.warm import PIPE, Started
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop

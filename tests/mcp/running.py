@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from apps.tui.tests.warm import DEVNULL, PIPE, Program, Started
+from tests.warm import DEVNULL, PIPE, Program, Started
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "tests.mcp.servers"]

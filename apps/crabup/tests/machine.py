@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from apps.tui.tests.warm import PATIENCE, Program
 from crabtalk.component import Service, Unit
 from crabup.supervised import Record, Supervised
+from tests.warm import PATIENCE, Program
 
 CRABUP = Path(sys.executable).with_name("crabup")
 WARM = Program(

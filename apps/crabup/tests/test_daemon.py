@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from apps.crabup.tests.machine import Machine, until
-from apps.tui.tests.warm import PATIENCE
 from crabtalk.client import connect_sync
+from tests.warm import PATIENCE
 
 CONFIG = '[llm]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "none"\n[daemon]\ntcp = "off"\n'
 

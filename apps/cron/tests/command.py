@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from apps.cron.tests.peer import PATIENCE
-from apps.tui.tests.warm import PIPE, Program, Started
+from tests.warm import PIPE, Program, Started
 
 PROGRAM = Path(sys.executable).with_name("crabtalk-cron")
 WARM = Program(

@@ -14,11 +14,11 @@ import crabtalk_cron
 from apps.cron.help_pages import PAGE
 from apps.cron.tests.command import PROGRAM, called
 from apps.cron.tests.peer import cron, write
-from apps.tui.tests.warm import PIPE
 from crabtalk_cron.cli import main
 from crabtalk_cron.entry import KINDS
 from crabtalk_cron.expression import NICKNAMES, Expression
 from crabtalk_cron.reading import TOP_KEYS, read_entries
+from tests.warm import PIPE
 
 COMMANDS = [(), *((name,) for name in main.commands)]
 DOCS = Path(__file__).parents[3] / "docs" / "cron.md"

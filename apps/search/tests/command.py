@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from apps.tui.tests.warm import Program
+from tests.warm import Program
 
 PROGRAM = Path(sys.executable).with_name("crabtalk-search")
 WARM = Program(

@@ -15,8 +15,8 @@ from mcp.types import TextContent
 
 from apps.search.tests.command import PROGRAM, WARM
 from apps.search.tests.sites import always, configure, saved, serving
-from apps.tui.tests.warm import PIPE, Started
 from crabtalk.component import PortFile
+from tests.warm import PIPE, Started
 
 PATIENCE = 40
 

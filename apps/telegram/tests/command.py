@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from apps.tui.tests.warm import DEVNULL, Program, Started
+from tests.warm import DEVNULL, Program, Started
 
 PROGRAM = Path(sys.executable).with_name("crabtalk-telegram")
 WARM = Program(

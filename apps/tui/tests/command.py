@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from apps.tui.tests.warm import Program, readable
 from crabtalk_tui.cli import COMMANDS
 from tests.daemon.served import PATIENCE
+from tests.warm import Program, readable
 
 CRABTALK = Path(sys.executable).with_name("crabtalk")
 INTERRUPT = "\x03"

@@ -17,9 +17,9 @@ import pytest
 from apps.tui.tests.command import CRABTALK, WARM, at_terminal, crabtalk, without_colour
 from apps.tui.tests.peer import serving
 from apps.tui.tests.speed import assert_quick
-from apps.tui.tests.warm import PIPE
 from crabtalk.protocol import Server, wire
 from tests.daemon.served import PATIENCE, called, calling, messages, served
+from tests.warm import PIPE
 
 OPTIONS: list[dict[str, Any]] = [{"label": "Boil", "description": "hot"}, {"label": "Bake"}]
 DINNER: dict[str, Any] = {"question": "How shall I cook it?", "header": "Dinner"}

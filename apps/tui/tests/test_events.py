@@ -21,12 +21,12 @@ from apps.tui.tests.command import (
     without_colour,
 )
 from apps.tui.tests.peer import Peer, serving
-from apps.tui.tests.warm import PIPE, Started
 from crabtalk.component.command import visible
 from crabtalk.daemon import remote
 from crabtalk.protocol import wire
 from crabtalk_tui.event_lines import EventLines, as_json
 from tests.daemon.served import PATIENCE, Served, becomes, following, served
+from tests.warm import PIPE, Started
 
 # ── Subscriptions ──────────────────────────────────────────────────────────────────────────────
 

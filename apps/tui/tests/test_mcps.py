@@ -12,10 +12,10 @@ import pytest
 
 from apps.tui.tests.command import INTERRUPT, WARM, at_terminal, crabtalk
 from apps.tui.tests.peer import serving
-from apps.tui.tests.warm import PIPE
 from crabtalk.protocol import Server, wire
 from tests.daemon.served import PATIENCE, Served, served
 from tests.mcp.world import TINY
+from tests.warm import PIPE
 
 COMMAND = (sys.executable, "-S", str(TINY), "--tools", "dig,rake")
 

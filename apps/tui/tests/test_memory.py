@@ -11,9 +11,9 @@ import pytest
 from apps.tui.tests.command import WARM, at_terminal, crabtalk, without_colour
 from apps.tui.tests.kept import ENTRIES, everywhere, kept, written
 from apps.tui.tests.peer import Peer, entry, serving
-from apps.tui.tests.warm import PIPE
 from crabtalk.memory import Memory
 from crabtalk.protocol import wire
+from tests.warm import PIPE
 
 # ── Reading ────────────────────────────────────────────────────────────────────────────────────
 

@@ -151,7 +151,7 @@ async def test_what_wechat_takes_no_more_of_waits_until_its_person_writes_again(
         with pytest.raises(TryLater, match="writes again"):
             await service.send(CHAT, "eleventh")
         assert api.calls["sendmessage"] == asked, "WeChat is not asked again and again"
-        monkeypatch.undo()
+        monkeypatch.setattr(crabtalk_wechat.service, "FOR_WORD", 1000.0)
         sending = asyncio.ensure_future(service.send(CHAT, "eleventh"))
         api.says("to others", BO)
         api.says("go on")
@@ -182,6 +182,9 @@ async def test_the_cursor_moves_when_all_before_it_was_taken_and_is_kept(tmp_pat
             assert kept["contexts"] == api.contexts, "and whoever comes next can answer"
             coming = asyncio.ensure_future(anext(updates))
             await service.taken(one)
+            with pytest.raises(TimeoutError):  # nothing is asked for while one is open
+                async with asyncio.timeout(0.5):
+                    await api.until(lambda: len(api.cursors) > 1)
             assert json.loads(state.read_bytes())["cursor"] == ""
             await service.taken(two)
             await api.until(lambda: api.cursors[-1] == "buf-4")

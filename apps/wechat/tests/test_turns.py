@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.wechat.tests.ilink_api import ANN, BO, EVE, Fault
+from apps.wechat.tests.ilink_api import ANN, BO, EVE, QUOTA, Fault
 from apps.wechat.tests.world import World, world
 from crabtalk.component.gateway.reply import SENT_AGAIN
 from crabtalk.runtime import ToolDispatch
@@ -89,7 +89,6 @@ async def test_what_is_complete_is_shown_and_nothing_of_it_twice(tmp_path: Path)
         await w.api.until(lambda: ANN in w.api.typing)
         w.api.messages.clear()
         w.api.says("!say So far.\n!hang")
-        await w.until(lambda: w.daemon.model.requests)
         w.api.says("/stop")
         await w.api.until(lambda: "(stopped)" in "".join(w.api.texts()))
         await w.idle()
@@ -190,3 +189,21 @@ async def test_what_waited_for_a_new_login_is_answered_once(tmp_path: Path) -> N
             w.api.fail("sendmessage", Fault(200, -14, "session timeout"))
             await says(w, "!say back", "back")
             assert (await w.heard()).count("!say back") == 1
+
+
+@pytest.mark.req("wechat.context.spent")
+async def test_an_answer_that_is_too_much_for_wechat_goes_on_when_its_person_writes(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w, w.running():
+        words = [f"w{number}" for number in range(7000)]
+        w.api.says(" ".join(words))
+        await w.api.until(lambda: len(w.api.messages) == QUOTA)
+        await w.api.until(lambda: w.api.calls["sendmessage"] > QUOTA)
+        w.api.says("!say more")
+        await w.api.until(lambda: w.api.texts()[-1] == "more")
+        await w.idle()
+        *texts, _ = w.api.texts()
+        assert len(texts) > QUOTA
+        assert " ".join(texts).split() == ["heard:", *words]
+        assert SENT_AGAIN not in "".join(texts)

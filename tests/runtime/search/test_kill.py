@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.warm import PIPE, Program
 from crabtalk.runtime.search.follower import Follower
 from crabtalk.storage import FileStorage, MessageRecord, Record
 from tests.model_server import ROOT
 from tests.runtime.search import speaker
 from tests.runtime.search.talk import Talk
+from tests.warm import PIPE, Program
 
 pytestmark = pytest.mark.one_loop
 

@@ -24,12 +24,12 @@ from typing import Any
 
 import pyte
 
-from apps.tui.tests.warm import PIPE, Program, Started
 from crabtalk.client import Client, connect
 from crabtalk.transport import RunFiles
 from crabtalk_tui.chat.paper import REWRAPPING
 from tests.daemon.served import AGENTS, PATIENCE, prepare
 from tests.model_server import ModelServer, model_server
+from tests.warm import PIPE, Program, Started
 
 BIN = Path(sys.executable).parent
 CHAT = Program(BIN / "crabtalk", "crabtalk_tui.cli:main", "crabtalk_tui.chat.app")

@@ -130,12 +130,12 @@ async def test_a_turn_that_fails_says_why_and_the_next_goes_on(home: Home) -> No
 async def test_a_picture_that_is_dropped_is_sent_shown_and_reaches_the_agent(home: Home) -> None:
     async with home.room() as s:
         data = drawing(640, 360)
-        await s.person.drop("beach.png", "image/png", data)
+        await s.person.drop("cliffs.png", "image/png", data)
         await s.ask("Look at this.", "!say what a view")
         await s.person.sees("what a view", 1)
-        shown = s.person.log.get_by_role("img", name=re.compile("beach.png"))
+        shown = s.person.log.get_by_role("img", name=re.compile("cliffs.png"))
         await expect(shown.first).to_be_visible()
-        (inbox,) = (s.stage.work / ".crabtalk" / "inbox").glob("*/beach.png")
+        (inbox,) = (s.stage.work / ".crabtalk" / "inbox").glob("*/cliffs.png")
         assert inbox.read_bytes() == data
 
 

@@ -98,10 +98,15 @@ def confirmed(answer: dict[str, Any]) -> Login:
         raise Refused("WeChat has confirmed it, and gave no token")
     return Login(
         token,
-        text_in(answer, "baseurl").rstrip("/"),
+        address(text_in(answer, "baseurl")),
         text_in(answer, "ilink_bot_id"),
         text_in(answer, "ilink_user_id"),
     )
+
+
+def address(url: str) -> str:
+    """Empty for what is none."""
+    return url.rstrip("/") if url.startswith(("https://", "http://")) else ""
 
 
 def elsewhere(url: str, host: str) -> str:

@@ -27,7 +27,7 @@ async def open_wechat(
     """`own` is the gateway's directory in the home. Raises GatewayError for settings that cannot
     work."""
     state = State(own / "state.json")
-    state.load()
+    state.load(settings.token)
     path = own.parent / "config" / f"{NAME}.toml"
 
     def renewed() -> tuple[str, str]:

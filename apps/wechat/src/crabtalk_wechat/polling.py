@@ -128,6 +128,7 @@ class Polling:
             return
         if token and token != self._ilink.token:
             self._ilink.base_url, self._ilink.token = base_url, token
+            self._state.begin_session(token)
 
     async def _save(self) -> None:
         backoff = Backoff()

@@ -4,17 +4,27 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from typing import Any
 
 from crabtalk.component.gateway import Attachment, Chat, Person, Update
 
 OF_PERSON = 1
-TEXT, PICTURE, VOICE, FILE, VIDEO = 1, 2, 3, 4, 5
 # What stands alone: a command, and numbers that answer a question.
 ALONE = re.compile(r"/.*|[\d\s,，、]+", re.DOTALL)  # noqa: RUF001
 MOST_QUOTE = 500
 
 Raw = Mapping[str, Any]
+
+
+class Kind(IntEnum):
+    """Of what a message consists of."""
+
+    TEXT = 1
+    PICTURE = 2
+    VOICE = 3
+    FILE = 4
+    VIDEO = 5
 
 
 def read(message: Raw) -> Update | None:
@@ -66,9 +76,9 @@ def words_of(items: list[Raw]) -> str:
 def words_in(item: Raw) -> str:
     """Spoken ones as WeChat understood them."""
     match item.get("type"):
-        case 1:
+        case Kind.TEXT:
             return text_in(part(item, "text_item"), "text")
-        case 3:
+        case Kind.VOICE:
             return text_in(part(item, "voice_item"), "text")
     return ""
 
@@ -85,16 +95,16 @@ def quoted(reference: Raw) -> str:
 def attachments(items: list[Raw]) -> Iterator[Attachment]:
     for number, item in enumerate(items, 1):
         match item.get("type"):
-            case 2:
+            case Kind.PICTURE:
                 picture = part(item, "image_item")
                 found = picture, f"photo-{number}.jpg", "image/jpeg", text_in(picture, "aeskey")
-            case 3 if not words_in(item):
+            case Kind.VOICE if not words_in(item):
                 found = part(item, "voice_item"), f"voice-{number}.silk", "audio/silk", ""
-            case 4:
+            case Kind.FILE:
                 file = part(item, "file_item")
                 name = text_in(file, "file_name") or f"file-{number}"
                 found = file, name, "application/octet-stream", ""
-            case 5:
+            case Kind.VIDEO:
                 found = part(item, "video_item"), f"video-{number}.mp4", "video/mp4", ""
             case _:
                 continue

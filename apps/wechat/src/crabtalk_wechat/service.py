@@ -27,6 +27,7 @@ from crabtalk.component.gateway import (
 from .ilink import EXPIRED, SOON, SPENT, ILink, RefusalError
 from .plain import plain
 from .polling import Polling
+from .reading import Kind
 from .state import MOST_PEOPLE, State
 from .store import FILE, PICTURE, Kept, Store, kind_of
 
@@ -78,7 +79,7 @@ class WeChat:
         shown = plain(text)
         if self.measure(shown) > TEXT:
             raise TooLong(f"a message has {TEXT} characters at most")
-        return await self._send(chat.id, {"type": 1, "text_item": {"text": shown}})
+        return await self._send(chat.id, {"type": Kind.TEXT, "text_item": {"text": shown}})
 
     async def edit(
         self, chat: Chat, message_id: str, text: Rich, *, buttons: Sequence[Button] = ()
@@ -158,10 +159,13 @@ class WeChat:
 def item_of(kept: Kept, kind: int, name: str, size: int) -> dict[str, Any]:
     media = kept.media()
     if kind == PICTURE:
-        return {"type": 2, "image_item": {"media": media, "mid_size": kept.size}}
+        return {"type": Kind.PICTURE, "image_item": {"media": media, "mid_size": kept.size}}
     if kind == FILE:
-        return {"type": 4, "file_item": {"media": media, "file_name": name, "len": str(size)}}
-    return {"type": 5, "video_item": {"media": media, "video_size": kept.size}}
+        return {
+            "type": Kind.FILE,
+            "file_item": {"media": media, "file_name": name, "len": str(size)},
+        }
+    return {"type": Kind.VIDEO, "video_item": {"media": media, "video_size": kept.size}}
 
 
 def meaning(error: RefusalError) -> ServiceError:

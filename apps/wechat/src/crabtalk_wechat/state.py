@@ -4,6 +4,7 @@
 so that is on disk before the journal has what they wrote; the cursor only afterwards.
 """
 
+import hashlib
 import json
 import logging
 from collections import OrderedDict
@@ -25,10 +26,12 @@ class State:
         self._path = path
         self._most_people = most_people
         self.cursor = ""
+        self._session = ""  # that the cursor is of
         self._contexts: OrderedDict[str, str] = OrderedDict()
 
-    def load(self) -> None:
+    def load(self, token: str) -> None:
         """What is not there is empty. Raises GatewayError for what cannot be read."""
+        self._session = digest(token)
         remove_leftovers(self._path.parent)
         try:
             document = json.loads(self._path.read_bytes())
@@ -41,12 +44,21 @@ class State:
         if not is_state(document):  # WeChat sends again what it still has, and that is known
             log.warning("%s is damaged, and begun anew", self._path)
             return
-        self.cursor = document["cursor"]
+        if document.get("session") == self._session:
+            self.cursor = document["cursor"]
         self._contexts = OrderedDict(document["contexts"])
+
+    def begin_session(self, token: str) -> None:
+        """Somebody has logged in anew. A cursor is nothing to another session."""
+        self._session, self.cursor = digest(token), ""
 
     def save(self) -> None:
         """Raises OSError."""
-        document = {"cursor": self.cursor, "contexts": self._contexts}
+        document = {
+            "cursor": self.cursor,
+            "session": self._session,
+            "contexts": self._contexts,
+        }
         replace_file(self._path, json.dumps(document).encode(), 0o600)
 
     def context(self, person: str) -> str:
@@ -62,6 +74,11 @@ class State:
         while len(self._contexts) > self._most_people:
             self._contexts.popitem(last=False)
         return True
+
+
+def digest(token: str) -> str:
+    """Tells tokens apart, and is none."""
+    return hashlib.sha256(token.encode()).hexdigest()[:16]
 
 
 def is_state(document: Any) -> bool:
