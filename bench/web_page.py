@@ -114,7 +114,7 @@ async def inside(browser: Browser, place: Place) -> AsyncIterator[Visitor]:
 async def first_load(browser: Browser, place: Place) -> Table:
     ready, entries = [], []
     for _ in range(VISITS):
-        async with visitor(browser, place.url) as person:
+        async with visitor(browser, place.url, keeps=True) as person:
             await person.page.add_init_script(READY)
             await person.open("/")
             await person.page.wait_for_function("() => window.readyAt")

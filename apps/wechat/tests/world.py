@@ -9,12 +9,13 @@ from typing import Any
 from apps.wechat.tests.ilink_api import ANN, BO, PATIENCE, TOKEN, ILinkApi, ilink_api
 from crabtalk.client import ServerError
 from crabtalk.component.gateway import Bounds, Gateway, Settings
+from crabtalk.protocol import wire
 from crabtalk.runtime import Hook
 from crabtalk_wechat.cli import EXTRA
 from crabtalk_wechat.opening import open_wechat
 from crabtalk_wechat.polling import Pauses
 from crabtalk_wechat.service import WeChat
-from tests.daemon.served import Served, messages, served
+from tests.daemon.served import Served, served
 from tests.model_server import model_server
 
 PAUSES = Pauses(expired=0.1, other=0.2)
@@ -60,12 +61,18 @@ class World:
 
     async def heard(self, person: str = ANN) -> list[str]:
         """What somebody said in their conversation, as the daemon has it."""
+        found: list[wire.ConversationMessage] = []
         async with self.daemon.client() as client:
-            try:
-                found = await messages(client, "crab", f"wx:{person}")
-            except ServerError:  # it has not begun
-                return []
-        return [text for role, text in found if role == "user"]
+            while True:
+                try:
+                    page = await client.list_messages(
+                        "crab", sender=f"wx:{person}", offset=len(found)
+                    )
+                except ServerError:  # it has not begun
+                    return []
+                found += page.messages
+                if not page.HasField("next_offset"):
+                    return [message.content for message in found if message.role == "user"]
 
     async def idle(self) -> None:
         """Until nothing is left to do."""
