@@ -40,7 +40,7 @@ run: $(COMPILED) ## talk with your agents; echo "Say hello" | make run has them 
 	@exec $(BIN)/crabtalk
 
 test: lint browser ## every check: format, lint, types, import contracts, the whole test suite
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 4
 
 # The page is tested in Chromium. Where one can be installed it is; elsewhere these tests are
 # skipped, and say so. CRABTALK_CHROMIUM names one that is not on the PATH.

@@ -276,7 +276,7 @@ class Phone:
                 answer = await self._io.call("rpc-call", request, timeout=PATIENCE)
                 if answer["ok"]:
                     return session.sealer.open(answer["result"])
-                if "not available" not in answer["error"]:
+                if not any(words in answer["error"] for words in ("not available", "try again")):
                     return answer
                 await asyncio.sleep(0.05)
 

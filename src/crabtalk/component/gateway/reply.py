@@ -87,8 +87,10 @@ class Reply:
         while True:
             await asyncio.sleep(max(0.0, self.not_before - now()))
             piece = cut(rest, int(self._limit * share), self._service.measure, fence)
+            said = characters(rest[: piece.taken]) if count else 0
+            closed = Closed(self._item.id, self._item.closed + said)
             try:
-                await self._put(self._with_lead(piece.text))
+                await self._put(self._with_lead(piece.text), closed)
                 break
             except TooLong:
                 share *= 0.75
@@ -101,18 +103,19 @@ class Reply:
                 self._out_of_reach()
                 await self.backoff.wait()
         self._reached()
-        said = characters(rest[: piece.taken]) if count else 0
-        self._journal.note(Closed(self._item.id, self._item.closed + said))
         self._shown = ""
 
-    async def _put(self, text: Rich) -> None:
+    async def _put(self, text: Rich, *closed: Closed) -> None:
+        """In the message there is, or in a new one. With `closed` nothing will change it again,
+        which is in the journal together with its being sent: after a crash nobody knows how to go
+        on with a message that cannot be changed."""
         item, chat = self._item, self._item.update.chat
-        if item.message and text == self._shown and not self._is_late:
-            return  # it says so already
         if item.message:
             try:
-                await self._service.edit(chat, item.message, self._with_marks(text))
+                if text != self._shown or self._is_late:  # else it says so already
+                    await self._service.edit(chat, item.message, self._with_marks(text))
                 self._shown = text
+                self._journal.note(*closed)
                 return
             except Refused:  # it is gone: what it said is said in another
                 self._journal.note(Closed(item.id, item.closed))
@@ -128,7 +131,7 @@ class Reply:
             if not was_unsure:
                 self._journal.note(Unsent(item.id))
             raise
-        await self._journal.keep(Sent(item.id, message, was_unsure))
+        await self._journal.keep(Sent(item.id, message, was_unsure), *closed)
         self._shown = text
 
     # ── What there is to say ────────────────────────────────────────────────────────────────
@@ -167,7 +170,7 @@ class Reply:
         self._since = 0.0
         self._is_late = False
         self.backoff.reset()
-        self.not_before = now() + (self._service.limits.edit_every if self._item.message else 0.0)
+        self.not_before = now() + self._service.limits.edit_every
 
 
 def whole(rest: str, fence: str) -> str:
