@@ -39,7 +39,8 @@ run: $(COMPILED) ## talk with your agents; echo "Say hello" | make run has them 
 	@$(BIN)/crabtalkd model install --if-needed
 	@exec $(BIN)/crabtalk
 
-test: lint browser ## every check: format, lint, types, import contracts, the whole test suite
+test: ## every check: format, lint, types, import contracts, the whole test suite
+	@$(MAKE) --no-print-directory -j2 lint browser
 	$(BIN)/python -m pytest -n 4
 
 # The page is tested in Chromium. Where one can be installed it is; elsewhere these tests are

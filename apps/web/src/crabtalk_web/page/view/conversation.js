@@ -3,6 +3,7 @@
 // piece it replaces change places unseen.
 
 import { h, setText } from "../draw/dom.js";
+import { plainLine } from "../draw/markdown.js";
 import { day } from "../draw/time.js";
 import { renderLive, renderRow, updateLive, updateRow } from "../rows/rows.js";
 import { Composer } from "./composer.js";
@@ -191,7 +192,7 @@ export class ConversationView {
       if (this.#heard.has(row.id)) break;
       this.#heard.add(row.id);
       if (row.time < this.#openedAt || row.kind !== "text" || row.thinking) continue;
-      announce(`${row.speaker?.name ?? this.#session.agent}: ${row.text}`);
+      announce(`${row.speaker?.name ?? this.#session.agent}: ${plainLine(row.text)}`);
     }
   }
 }
