@@ -41,7 +41,7 @@ run: $(COMPILED) ## talk with your agents; echo "Say hello" | make run has them 
 
 test: ## every check: format, lint, types, import contracts, the whole test suite
 	@$(MAKE) --no-print-directory -j2 lint browser
-	$(BIN)/python -m pytest -n 6
+	$(BIN)/python -m pytest -n 4
 
 # The page is tested in Chromium. Where one can be installed it is; elsewhere these tests are
 # skipped, and say so. CRABTALK_CHROMIUM names one that is not on the PATH.
