@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,6 @@ async def running(home: Path, *words: str) -> AsyncIterator[Started]:
     try:
         yield process
     finally:
-        if process.returncode is None:
+        with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
