@@ -8,6 +8,13 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from tests.postgres import (  # noqa: F401, fixtures
+    postgres_server,
+    postgres_template,
+    postgres_url,
+    private_postgres,
+)
+
 # How long an example takes says more about the machine than about the code.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]

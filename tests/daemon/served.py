@@ -4,11 +4,13 @@
         events = await told(client.stream("crab", "!say hello"))
 
 Tools are coroutine functions of the test's, by name. A home that is there already is used as it is:
-a second `served` with the same path and the same model is a restart.
+a second `served` with the same path and the same model is a restart. While DATABASE names one, its
+conversations and agents are there.
 """
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -27,9 +29,11 @@ from crabtalk.model import Tool
 from crabtalk.protocol import wire
 from crabtalk.runtime import Hook, Limits, ToolDispatch
 from crabtalk.storage import FileStorage, Storage
+from crabtalk.storage.postgres import PostgresStorage
 from crabtalk.transport import Door, Listener, RunFiles, listen_unix
 from crabtalk.transport import Limits as TransportLimits
 from tests.model_server import ModelServer, model_server
+from tests.postgres import perform
 from tests.scripted import RawPeer
 
 # No test waits longer for anything.
@@ -38,6 +42,13 @@ AGENTS = {"crab": 'prompt = "You are crab."\n', "twin": 'prompt = "You are twin.
 
 # One model, which fails at once when it is not there.
 CONFIG = '[llm]\nbase_url = "{url}"\nmodel = "scripted"\nmax_retries = 0\n'
+
+# The url of the database that homes name; empty, and they keep everything themselves.
+DATABASE = ""
+LINES = """
+SELECT handle, body FROM entries JOIN conversations ON conversation = conversations.id
+ORDER BY handle COLLATE "C", seq
+"""
 
 Carry = Callable[[ToolDispatch], Awaitable[str]]
 T = TypeVar("T")
@@ -80,8 +91,8 @@ class Served:
 
     @property
     def logs(self) -> list[Path]:
-        """Those of all conversations."""
-        return sorted(self.home.glob("sessions/*"))
+        """Those of all conversations. Of those in a database: what they would be in files."""
+        return exported(DATABASE, self.home) if DATABASE else sorted(self.home.glob("sessions/*"))
 
     def log(self) -> list[dict[str, Any]]:
         """That of the only conversation there is, line by line."""
@@ -120,12 +131,13 @@ async def served(
     async with AsyncExitStack() as stack:
         if model is None:
             model = await stack.enter_async_context(model_server(summary=summary))
-        prepare(home, agents, config.replace("{url}", model.url))
-        files = FileStorage(home, flush=False)
+        is_new = not home.exists()
+        prepare(home, {} if DATABASE else agents, config.replace("{url}", model.url))
+        own = await storage_of(home, agents if is_new else {})
         daemon = Daemon(
             home,
-            storage or files,
-            await files.config(),
+            storage or own,
+            await own.config(),
             limits=limits,
             feed_limits=feed_limits,
             event_limits=event_limits,
@@ -147,11 +159,33 @@ async def served(
                 await daemon.close()
 
 
+async def storage_of(home: Path, agents: Mapping[str, str]) -> Storage:
+    """What a home says; with these agents, if that is a database."""
+    if not DATABASE:
+        return FileStorage(home, flush=False)
+    shared = PostgresStorage(home, DATABASE)
+    for name, text in agents.items():
+        await shared.open()
+        await shared.agent_table.put(name, text)
+    return shared
+
+
+def exported(database: str, home: Path) -> list[Path]:
+    directory = home.with_name("exported")
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    for row in perform(database, LINES):
+        with (directory / f"{row['handle']}.jsonl").open("a") as file:
+            file.write(f"{row['body']}\n")
+    return sorted(directory.iterdir())
+
+
 def prepare(home: Path, agents: Mapping[str, str], config: str) -> None:
     if not home.exists():
         for directory in (home, home / "agents", home / "run"):
             directory.mkdir(0o700)
-        (home / "config.toml").write_text(config)
+        database = f'\n[storage]\nurl = "{DATABASE}"\n' if DATABASE else ""
+        (home / "config.toml").write_text(config + database)
         for name, text in agents.items():
             (home / "agents" / f"{name}.toml").write_text(text)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.daemon.config import Config, load_config
+from crabtalk.daemon.config import Config, StorageSettings, load_config
 from crabtalk.daemon.config_file import ConfigError
 from crabtalk.daemon.feed import FeedLimits
 from crabtalk.runtime import Limits as RuntimeLimits
@@ -73,7 +73,18 @@ def test_words_that_mean_nothing_are_named(path: Path) -> None:
         ('[daemon]\ntls_cert = "c"', "TLS needs tls_key too"),
         ("[limits]\nruns = 0", r"\[limits\] in .*runs must be a whole number above zero"),
         ("[limits]\nfeeds = true", "feeds must be a whole number above zero"),
-        ('[storage]\nurl = "mysql:"', r"url in \[storage\] of .* must be"),
+        ('[storage]\nurl = "mysql:"', r"url in \[storage\] of .* must be \"file:\", or \"postgres"),
+        ('[storage]\nurl = "postgresql:crab"', r"url in \[storage\] of .* must be"),
+        ("[storage]\nurl = 5432", r"url in \[storage\] of .* must be"),
+        ('[storage]\nurl = "postgresql://[::1/crab"', "is no address; .* as %XX"),
+        ('[storage]\nurl = "postgresql://u:${PW}@h/d"', "names a variable.* set PGPASSWORD"),
+        ("[storage]\nlease = 0.1", r"lease in \[storage\] of .* must be from 0.5 to 3600"),
+        ("[storage]\nlease = nan", r"lease in \[storage\] of .* must be from 0.5 to 3600"),
+        ('[storage]\nlease = "10"', r"lease in \[storage\] of .* must be from 0.5 to 3600"),
+        ("[storage]\npool = 1", r"pool in \[storage\] of .* must be from 2 to 1000"),
+        ("[storage]\npool = 2.5", r"pool in \[storage\] of .* must be a whole number"),
+        ("[storage]\npool = true", r"pool in \[storage\] of .* must be from 2 to 1000"),
+        ("[storage]\nstatement_timeout = 0", "statement_timeout in .* must be from 0.1 to 600"),
         ('[storage]\ndurability = "maybe"', 'must be "fsync" or "os"'),
         ("[limits]\nconnections = 0", r"\[limits\] in .*connections must be a number above zero"),
         ('[limits]\nconnections = "many"', "connections must be a number"),
@@ -100,3 +111,44 @@ def test_an_address_others_can_reach_needs_tls(path: Path, address: str) -> None
         load_config(path, tcp=address)
     path.write_text('[daemon]\ntls_cert = "c"\ntls_key = "k"\n')
     assert str(load_config(path, tcp=address).tcp) == address
+
+
+# ── A database ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("config.storage.url")
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_conversations_can_be_kept_in_a_database(path: Path, scheme: str) -> None:
+    url = f"{scheme}://crab@one:5432,two:5433/shore?search_path=fleet"
+    path.write_text(f'[storage]\nurl = "{url}"\nlease = 5\npool = 20\nstatement_timeout = 2.5\n')
+    config = load_config(path)
+    assert config == Config(storage=StorageSettings(url, 5.0, 20, 2.5))
+    assert config.storage.is_shared
+    assert not Config().storage.is_shared
+
+
+@pytest.mark.req("config.storage.secret")
+def test_the_password_of_a_url_is_in_no_text_of_it(path: Path) -> None:
+    url = "postgresql://crab:s3cr3t%2Fp%40ss@h/d?password=0th3r%2B&sslpassword=th1rd"
+    path.write_text(f'[storage]\nurl = "{url}"\n')
+    config = load_config(path)
+    assert config.storage.secrets == ["s3cr3t%2Fp%40ss", "s3cr3t/p@ss", "0th3r+", "th1rd"]
+    assert "s3cr3t" not in repr(config)
+    assert StorageSettings("postgresql://crab@h/d").secrets == []
+    assert StorageSettings().secrets == []
+
+
+@pytest.mark.req("config.storage.secret")
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("postgresq://crab:s3cr3t@h/d", "postgresql:crab:s3cr3t@h"),
+        *(f"postgresql://crab:{password}@h/d" for password in ("s3cr3t/", "s3cr3t#", "?s3cr3t")),
+        "postgresql://crab:s3cr3t@[h/d",
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said_without_it(path: Path, url: str) -> None:
+    path.write_text(f'[storage]\nurl = "{url}"\n')
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert "s3cr3t" not in str(caught.value)

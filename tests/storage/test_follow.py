@@ -11,7 +11,6 @@ from crabtalk.model.messages import Message
 from crabtalk.storage import (
     FileStorage,
     Followed,
-    MemoryStorage,
     MessageRecord,
     Pair,
     Place,
@@ -22,6 +21,7 @@ from crabtalk.storage import (
 )
 from crabtalk.storage.records import EventRecord, encode, encode_line
 from crabtalk.storage.trail import SLICE, SLICES, follow, read_window
+from tests.storage.backends import BACKENDS, backend
 from tests.storage.samples import AT, PAIR, every_kind, folded, log_of, opened, opening, said
 
 HANDLE = log_name(PAIR)
@@ -29,13 +29,10 @@ OTHER = Pair("crab", "user")
 PLENTY = 1 << 20
 
 
-@pytest.fixture(params=["files", "memory"])
+@pytest.fixture(params=BACKENDS)
 async def storage(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Storage]:
-    if request.param == "memory":
-        yield MemoryStorage()
-        return
-    async with opened(home) as files:
-        yield files
+    async with backend(request.param, home, request) as made:
+        yield made
 
 
 async def followed(storage: Storage, position: int = 0, limit: int = PLENTY) -> Followed:

@@ -34,19 +34,17 @@ from crabtalk.storage import (
     Stored,
     log_name,
 )
-from tests.storage.samples import AT, PAIR, every_kind, folded, log_of, opened, opening, said
+from tests.storage.backends import BACKENDS, backend
+from tests.storage.samples import AT, PAIR, every_kind, folded, log_of, opening, said
 
 T = TypeVar("T")
 OTHER = Pair("crab", "user")
 
 
-@pytest.fixture(params=["files", "memory"])
+@pytest.fixture(params=BACKENDS)
 async def storage(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Storage]:
-    if request.param == "memory":
-        yield MemoryStorage()
-        return
-    async with opened(home) as files:
-        yield files
+    async with backend(request.param, home, request) as made:
+        yield made
 
 
 async def loaded(storage: Storage, pair: Pair = PAIR) -> Stored:

@@ -7,15 +7,14 @@ begun elsewhere, later: publishing takes no longer for it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from typing import Any, Protocol, TypeVar
 
 from crabtalk.runtime import BusyError, Done, Run, Runtime, StopReason
-from crabtalk.storage import StorageError
+from crabtalk.storage import StorageError, Subscription
 
 from .firings import EventLimits, Firings, Published
 from .losses import Losses
-from .subscriptions import Subscription, SubscriptionFile
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +23,27 @@ SHOWN = 10
 # What agents made for one task are called.
 WORKER = "worker"
 T = TypeVar("T")
+
+
+class Subscriptions(Protocol):
+    """Where they are kept. Each call raises StorageError, and has changed nothing then.
+
+    Callers take care that no two calls overlap.
+    """
+
+    is_shared: bool  # others change them too
+
+    async def load(self) -> list[Subscription]: ...
+
+    async def of(self, source: str) -> list[Subscription]:
+        """Those of one source, as they are now."""
+        ...
+
+    async def add(self, source: str, target_agent: str, *, once: bool) -> Subscription: ...
+
+    async def remove(self, ids: Collection[int]) -> set[int]:
+        """Those that were there. Whoever removed one has it to themselves."""
+        ...
 
 
 class Bus:
@@ -35,7 +55,7 @@ class Bus:
 
     def __init__(
         self,
-        file: SubscriptionFile,
+        file: Subscriptions,
         runtime: Callable[[], Runtime],
         limits: EventLimits | None = None,
     ) -> None:
@@ -137,6 +157,8 @@ class Bus:
         and was not fired for that. Cancelled, it goes on.
         """
         try:
+            if self._file.is_shared:
+                await self._look(source)
             striking = self._spread(Published(source, payload))
         except BusyError as error:
             self.losses.refuse(error)
@@ -152,11 +174,33 @@ class Bus:
         is_made = run.parent is not None and run.pair.agent not in self._runtime().agents
         name = WORKER if is_made else run.pair.agent
         kind, payload = outcome(done)
-        source = f"agent:{name}:{kind}"
+        event = Published(f"agent:{name}:{kind}", payload, run.chain + 1)
+        if self._file.is_shared:
+            self._own(self._look_and_pass_on(event))
+        else:
+            self._pass_on(event)
+
+    async def _look_and_pass_on(self, event: Published) -> None:
         try:
-            self._spread(Published(source, payload, run.chain + 1))
+            await self._look(event.source)
+        except StorageError as error:
+            log.warning("who wants %.80r is not known for sure: %s", event.source, error)
+        self._pass_on(event)
+
+    def _pass_on(self, event: Published) -> None:
+        try:
+            self._spread(event)
         except BusyError as error:
-            self.losses.lose(source, error)
+            self.losses.lose(event.source, error)
+
+    async def _look(self, source: str) -> None:
+        """Who subscribed to it elsewhere a moment ago, or does no more. Raises StorageError."""
+        async with self._changing:
+            due = {one.id for _, once in self._due for one in once}
+            found = [one for one in await self._file.of(source) if one.id not in due]
+            self._drop([one.id for one in self._sources.get(source, [])])
+            for one in found:
+                self._put(one)
 
     def _spread(self, event: Published) -> asyncio.Task[None] | None:
         """To all who match, at once; for those who want it once, what is still to be done."""

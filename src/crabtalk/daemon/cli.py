@@ -99,15 +99,16 @@ def run(
 
 async def host(place: "Home", config: "Config", logs: "Logs") -> None:
     """The daemon in its home, until it is told to stop."""
-    from crabtalk.storage import FileStorage
-
     from .daemon import Daemon
     from .process import serve
     from .server import DaemonServer
+    from .storing import open_storage
 
+    logs.add_secrets(config.storage.secrets)
+    storage, fleet = open_storage(place.path, config)
     daemon = Daemon(
         place.path,
-        FileStorage(place.path, flush=config.flush),
+        storage,
         config.document,
         limits=config.runtime_limits,
         feed_limits=config.feed_limits,
@@ -115,6 +116,7 @@ async def host(place: "Home", config: "Config", logs: "Logs") -> None:
         event_limits=config.event_limits,
         mcp_limits=config.mcp_limits,
         keep_secret=logs.add_secrets,
+        fleet=fleet,
     )
     await serve(place, config, DaemonServer(daemon), log.info, daemon)
 

@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from crabtalk.hooks import DelegateLimits
 from crabtalk.mcp import McpLimits
@@ -23,7 +24,9 @@ T = TypeVar("T")
 # most likely a slip of the pen, and is said to be one.
 SECTIONS = frozenset({"llm", "providers", "daemon", "storage", "env", "limits", "skills"})
 DAEMON_KEYS = frozenset({"model", "tcp", "tls_cert", "tls_key"})
-STORAGE_KEYS = frozenset({"url", "durability"})
+STORAGE_KEYS = frozenset({"url", "durability", "lease", "pool", "statement_timeout"})
+FILES = "file:"
+DATABASES = ("postgresql://", "postgres://")
 LIMIT_KINDS: tuple[type[Any], ...] = (
     Limits,
     RuntimeLimits,
@@ -33,6 +36,32 @@ LIMIT_KINDS: tuple[type[Any], ...] = (
     McpLimits,
 )
 LIMIT_KEYS = frozenset(field.name for kind in LIMIT_KINDS for field in dataclasses.fields(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """Where conversations are kept; what follows the url is about a database, in seconds."""
+
+    url: str = dataclasses.field(default=FILES, repr=False)  # may hold a password
+    lease: float = 10.0  # how long a daemon that is not heard of keeps its turns
+    pool: int = 8  # connections, beside the one that listens
+    statement_timeout: float = 10.0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other daemons may have it too."""
+        return self.url != FILES
+
+    @property
+    def secrets(self) -> list[str]:
+        """What of the url must not be shown, as it is written there and as it is meant."""
+        if not self.is_shared:
+            return []
+        parts = urlsplit(self.url)
+        _, _, written = parts.netloc.rpartition("@")[0].partition(":")
+        query = parse_qsl(parts.query)
+        named = [value for name, value in query if name in ("password", "sslpassword")]
+        return [secret for secret in (written, unquote(written), *named) if secret]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +79,9 @@ class Config:
     event_limits: EventLimits = dataclasses.field(default_factory=EventLimits)
     mcp_limits: McpLimits = dataclasses.field(default_factory=McpLimits)
     flush: bool = True  # survive a power cut, not only the death of the process
-    document: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+    storage: StorageSettings = dataclasses.field(default_factory=StorageSettings)
+    # It may hold secrets.
+    document: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     unknown: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -87,7 +118,8 @@ def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None
         delegate_limits=parse_limits(DelegateLimits, limits, path),
         event_limits=parse_limits(EventLimits, limits, path),
         mcp_limits=parse_limits(McpLimits, limits, path),
-        flush=parse_storage(storage, path),
+        flush=parse_durability(storage, path),
+        storage=parse_storage(storage, path),
         document=document,
         unknown=(
             *(f"[{name}]" for name in document if name not in SECTIONS),
@@ -124,14 +156,59 @@ def file_in(daemon: dict[str, Any], key: str, path: Path) -> Path | None:
     return path.parent / Path(value).expanduser()
 
 
-def parse_storage(given: dict[str, Any], path: Path) -> bool:
-    """Whether appends are flushed. The one place to keep conversations is the home, so far."""
-    if (url := given.get("url", "file:")) != "file:":
-        raise ConfigError(f'url in [storage] of {path} must be "file:", not {url!r}')
+def parse_durability(given: dict[str, Any], path: Path) -> bool:
+    """Whether appends to files are flushed."""
     durability = given.get("durability", "fsync")
     if durability not in ("fsync", "os"):
         raise ConfigError(f'durability in {path} must be "fsync" or "os", not {durability!r}')
     return bool(durability == "fsync")
+
+
+def parse_storage(given: dict[str, Any], path: Path) -> StorageSettings:
+    def number(key: str, least: float, most: float) -> float:
+        value = given.get(key, getattr(StorageSettings(), key))
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not (least <= value <= most)
+        ):
+            raise ConfigError(f"{key} in [storage] of {path} must be from {least:g} to {most:g}")
+        return value
+
+    pool = number("pool", 2, 1000)
+    if pool != int(pool):
+        raise ConfigError(f"pool in [storage] of {path} must be a whole number")
+    return StorageSettings(
+        url=parse_url(given.get("url", FILES), path),
+        lease=float(number("lease", 0.5, 3600)),
+        pool=int(pool),
+        statement_timeout=float(number("statement_timeout", 0.1, 600)),
+    )
+
+
+def parse_url(url: object, path: Path) -> str:
+    """It is in no sentence: what is wrong with it may be how its password is written."""
+    where = f"url in [storage] of {path}"
+    if not isinstance(url, str) or not (url == FILES or url.startswith(DATABASES)):
+        raise ConfigError(
+            f'{where} must be "file:", or "postgresql://HOST/DATABASE" for what daemons share'
+        )
+    if "${" in url:
+        raise ConfigError(
+            f"{where} names a variable, which means nothing there: leave the password out of it, "
+            "and set PGPASSWORD in the environment, or add ?passfile=PATH"
+        )
+    try:
+        # What ends an address in the midst of a password ends it for whoever masks it, too.
+        is_whole = "@" not in url or "@" in urlsplit(url).netloc
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise ConfigError(
+            f"{where} is no address; in a name or password, write anything but letters and "
+            "digits as %XX"
+        )
+    return url
 
 
 def check_env(given: dict[str, Any], path: Path) -> None:

@@ -1,6 +1,7 @@
 """ConversationsServer: the requests about what was said: lists, pages, archives, removal."""
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime
 
 from crabtalk.protocol import NotFoundError, Server, wire
@@ -66,6 +67,10 @@ class ConversationsServer(Server):
     async def delete_conversation(self, request: wire.DeleteConversationMsg) -> None:
         runtime = await self._daemon.ready()
         pair = await self._resolve(request.file_path)
+        # What runs elsewhere is killed as what runs here is.
+        with suppress(NotFoundError):
+            kill = wire.KillMsg(agent=pair.agent, sender=pair.sender)
+            await self._is_passed_on(wire.ClientMessage(kill=kill))
         with answered():
             await runtime.delete(*pair)
 
@@ -97,8 +102,17 @@ class ConversationsServer(Server):
 
     async def set_title(self, request: wire.SetTitleMsg) -> None:
         runtime = await self._daemon.ready()
+        if await self._is_passed_on(wire.ClientMessage(set_title=request)):
+            return
         with answered():
             await runtime.set_title(request.agent, request.title, request.sender)
+
+    async def _is_passed_on(self, message: wire.ClientMessage) -> bool:
+        """Whether another daemon, which has the turn of its conversation, has carried it out."""
+        if self._daemon.fleet is None:
+            return False
+        with answered():
+            return await self._daemon.fleet.pass_on(message)
 
 
 def pair_of(request: wire.ListMessagesMsg | wire.ListArchivesMsg) -> Pair:

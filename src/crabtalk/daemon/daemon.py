@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crabtalk.hooks import (
     Asks,
@@ -25,8 +25,9 @@ from crabtalk.hooks import (
 )
 from crabtalk.mcp import Mcp, McpLimits, PortFiles, Status
 from crabtalk.model import Registry, SettingsError, open_registry, read_settings
+from crabtalk.protocol import UnavailableError
 from crabtalk.runtime import Clock, Hook, Limits, Runtime, SessionIndex
-from crabtalk.storage import Agent, Storage, StorageError
+from crabtalk.storage import Agent, Storage, StorageError, StorageUnavailableError
 
 from .bus import Bus
 from .config import parse_config
@@ -40,7 +41,13 @@ from .opening import OpeningProvider
 from .plugins import load_hooks
 from .subscriptions import SubscriptionFile
 
+if TYPE_CHECKING:
+    from .fleet import Fleet
+
 log = logging.getLogger(__name__)
+
+# Pauses before storage that was not there is looked for again.
+FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0
 
 CRAB = Agent(
     name="crab",
@@ -67,23 +74,33 @@ class Daemon:
         hook: Hook | None = None,
         hooks: Mapping[str, Hook] | None = None,
         keep_secret: Callable[[Iterable[str]], None] | None = None,
+        fleet: "Fleet | None" = None,
     ) -> None:
         self.home = home
         self.storage = storage
+        self.fleet = fleet  # the daemons that share this storage, where others can
         self.clock = Clock()
         self.feed = Feed(feed_limits or FeedLimits(), self.clock)
-        file = SubscriptionFile(home / "events" / "subscriptions.toml")
-        self.bus = Bus(file, lambda: self.runtime, event_limits)
+        self.bus = Bus(
+            fleet.subscriptions
+            if fleet is not None
+            else SubscriptionFile(home / "events" / "subscriptions.toml"),
+            lambda: self.runtime,
+            event_limits,
+        )
         self._keep_secret = keep_secret or (lambda secrets: None)
         self._broken: dict[str, str] = {}
         self._trouble = ""  # with storage, at start
         self._opened = asyncio.Event()
+        self._opening_again: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self.models = self._models_of(document)
         self.asks = Asks()
         self._delegate_limits = delegate_limits
         self.skills = SkillHook(skill_roots(home, document))
-        self._memories = Memories(home / "memory", flush=is_flushed(document))
+        self._memories = Memories(
+            fleet.memories if fleet is not None else home / "memory", flush=is_flushed(document)
+        )
         self.memory = MemoryHook(self._memories, self.clock)
         self.index = SessionIndex(
             storage,
@@ -114,6 +131,8 @@ class Daemon:
         self.runtime = Runtime(
             storage, self.models, env, limits=limits, clock=self.clock, index=self.index
         )
+        if fleet is not None:
+            fleet.join(self)
 
     def _built_in(self, others: Mapping[str, Hook]) -> Composite:
         """What every agent can do, as far as its file lets it. `others` come on top."""
@@ -176,22 +195,58 @@ class Daemon:
                 self._moved = await asyncio.to_thread(move_servers, self.home)
                 self._port_files.watch()
             await self.skills.refresh()
-            await self.bus.load()
-            await self._load_agents()
-            if not self.runtime.agents and not self._broken:
-                await self.storage.save_agent(CRAB)
-                self.register(CRAB)
+            await self._open_storage()
         except StorageError as error:
             self._trouble = str(error)
             log.error("agents cannot be loaded: %s", error)  # noqa: TRY400 - a sentence for a person
+            if isinstance(error, StorageUnavailableError):
+                self._opening_again = asyncio.ensure_future(self._open_again())
         finally:
             self._opened.set()
 
+    async def _open_storage(self) -> None:
+        """Reads what is shared between conversations. Raises StorageError."""
+        await self._load_agents()
+        await self.bus.load()
+        if not self.runtime.agents and not self._broken:
+            await self.storage.save_agent(CRAB)
+            self.register(CRAB)
+
+    async def _open_again(self) -> None:
+        """Until it can be read."""
+        pause = FIRST_PAUSE
+        while self._trouble:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE)
+            try:
+                async with self._changing:
+                    await self._open_storage()
+            except StorageError as error:
+                self._trouble = str(error)
+            else:
+                self._trouble = ""
+                self._opening_again = None
+                log.info("storage is there, with %d agents", len(self.runtime.agents))
+
     async def ready(self) -> Runtime:
-        """The engine, once its agents are there."""
+        """The engine, once its agents are there. Raises UnavailableError while they cannot be."""
         if not self._opened.is_set():
             await self._opened.wait()
+        if self._opening_again is not None:
+            raise UnavailableError(self._trouble)
         return self.runtime
+
+    async def find_agent(self, name: str) -> None:
+        """Learns of an agent that was made elsewhere a moment ago, if there is one."""
+        if self.fleet is not None and name and name not in self.runtime.agents:
+            agent = await self.storage.agent(name)
+            if agent is not None:
+                self.register(agent)
+
+    async def reload_agents(self) -> None:
+        """Others have changed them. Raises StorageError."""
+        async with self._changing:
+            await self._load_agents()
 
     @property
     def problems(self) -> list[str]:
@@ -255,8 +310,12 @@ class Daemon:
 
     async def close(self) -> None:
         """Stops what runs, and keeps all of it."""
+        if self._opening_again is not None:
+            self._opening_again.cancel()
         await self.bus.close()
         await self.runtime.close()
+        if self.fleet is not None:
+            await self.fleet.close()
         await self._port_files.close()
         await self.mcp.close()
         await self.index.close()

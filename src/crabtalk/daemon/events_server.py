@@ -3,10 +3,10 @@
 from collections.abc import AsyncGenerator
 
 from crabtalk.protocol import BadRequestError, NotFoundError, Server, wire
+from crabtalk.storage import Subscription
 
 from .daemon import Daemon
 from .refusals import answered, no_agent
-from .subscriptions import Subscription
 
 LONGEST_SOURCE = 512
 LARGEST_PAYLOAD = 1024 * 1024

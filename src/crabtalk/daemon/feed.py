@@ -9,6 +9,7 @@ import json
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from crabtalk.model import ToolCall, Usage
 from crabtalk.protocol import UnavailableError, wire
@@ -37,6 +38,9 @@ from crabtalk.runtime import (
 )
 
 from .stream_events import REASONS, ask_event, call_infos, token_usage
+
+if TYPE_CHECKING:
+    from .relay import Relay
 
 # Kinds from here on go to those only who asked for all of them.
 FIRST_OPTIONAL = 101
@@ -72,9 +76,23 @@ class Subscriber:
         self._waiting: asyncio.Future[None] | None = None
 
     def wants(self, run: Run) -> bool:
-        if run.is_guest and not self.all_kinds:
+        return self._matches(*run.pair, is_guest=run.is_guest)
+
+    def _matches(self, agent: str, sender: str, *, is_guest: bool) -> bool:
+        if is_guest and not self.all_kinds:
             return False
-        return self._agent in ("", run.pair.agent) and self._sender in ("", run.pair.sender)
+        return self._agent in ("", agent) and self._sender in ("", sender)
+
+    def hear(self, message: wire.AgentEventMsg) -> None:
+        """Of a run in another daemon, if it is wanted."""
+        if not self._matches(message.agent, message.sender, is_guest=bool(message.guest)):
+            return
+        if not self.all_kinds and len(message.tool_output) > OUTPUT:
+            short = wire.AgentEventMsg()
+            short.CopyFrom(message)
+            short.tool_output = shortened(message.tool_output, OUTPUT)
+            message = short
+        self.offer(message)
 
     def offer(self, message: wire.AgentEventMsg) -> None:
         if message.kind >= FIRST_OPTIONAL and not self.all_kinds:
@@ -101,14 +119,20 @@ class Subscriber:
 class Feed:
     def __init__(self, limits: FeedLimits, clock: Clock) -> None:
         self._limits = limits
-        self._clock = clock
+        self.clock = clock
         self._subscribers: set[Subscriber] = set()
+        self.relay: Relay | None = None  # to other daemons
 
     def __len__(self) -> int:
         return len(self._subscribers)
 
     def publish(self, run: Run, event: Event) -> None:
         """Costs next to nothing while nobody listens."""
+        far = self.relay.wanted(run.pair) if self.relay is not None else ()
+        if self.relay is not None and far:
+            if (message := agent_event(run, event, self.clock)) is None:
+                return
+            self.relay.send(far, message)
         if not self._subscribers:
             return
         messages: dict[bool, wire.AgentEventMsg] = {}
@@ -116,11 +140,16 @@ class Feed:
             if subscriber.wants(run):
                 message = messages.get(subscriber.all_kinds)
                 if message is None:
-                    message = agent_event(run, event, self._clock, whole=subscriber.all_kinds)
+                    message = agent_event(run, event, self.clock, whole=subscriber.all_kinds)
                     if message is None:
                         return
                     messages[subscriber.all_kinds] = message
                 subscriber.offer(message)
+
+    def hear(self, message: wire.AgentEventMsg) -> None:
+        """Of a run in another daemon."""
+        for subscriber in self._subscribers:
+            subscriber.hear(message)
 
     async def subscribe(
         self,
@@ -137,14 +166,20 @@ class Feed:
         subscriber = Subscriber(agent, sender, self._limits.feed_events, all_kinds=all_kinds)
         self._subscribers.add(subscriber)
         for run, ask in waiting:
-            message = agent_event(run, ask, self._clock) if subscriber.wants(run) else None
+            message = agent_event(run, ask, self.clock) if subscriber.wants(run) else None
             if message is not None:
                 subscriber.offer(message)
+        if self.relay is not None:
+            self.relay.listen(agent, sender)
+            if all_kinds:
+                self.relay.ask_all(subscriber)
         try:
             while True:
                 yield await subscriber.next()
         finally:
             self._subscribers.discard(subscriber)
+            if self.relay is not None:
+                self.relay.ignore(agent, sender)
 
 
 def agent_event(

@@ -21,7 +21,7 @@ from crabtalk.runtime import (
     UnknownConversationError,
     UnknownToolError,
 )
-from crabtalk.storage import AgentError, StorageError
+from crabtalk.storage import AgentError, StorageError, StorageUnavailableError
 
 from .config_file import ConfigError
 
@@ -35,7 +35,7 @@ def answered() -> Iterator[None]:
         raise NotFoundError(str(error)) from error
     except (NothingToCompactError, AgentError, UnknownToolError) as error:
         raise BadRequestError(str(error)) from error
-    except BusyError as error:
+    except (BusyError, StorageUnavailableError) as error:
         raise UnavailableError(str(error)) from error
     except StoreError as error:
         raise store_refusal(error) from error

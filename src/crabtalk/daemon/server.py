@@ -11,8 +11,15 @@ from contextlib import aclosing
 from pathlib import Path
 
 from crabtalk import __version__
-from crabtalk.protocol import PROTOCOL_VERSION, BadRequestError, InternalError, NotFoundError, wire
-from crabtalk.runtime import DEFAULT_SENDER, Run, StopReason
+from crabtalk.protocol import (
+    PROTOCOL_VERSION,
+    BadRequestError,
+    InternalError,
+    NotFoundError,
+    UnavailableError,
+    wire,
+)
+from crabtalk.runtime import DEFAULT_SENDER, Done, Run, StopReason
 from crabtalk.storage import Pair
 
 from .agents_server import AgentsServer
@@ -33,6 +40,8 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
 
     def __init__(self, daemon: Daemon) -> None:
         super().__init__(daemon)
+        if daemon.fleet is not None:
+            daemon.fleet.serve(self)
         self._started = time.monotonic()
 
     # ── The daemon itself ───────────────────────────────────────────────────────────────────
@@ -61,8 +70,12 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
         run = await self._start(request, detached=request.detach)
         waiting = self._daemon.asks.pending(run.pair)
+        if self._daemon.fleet is not None:
+            self._daemon.fleet.look_for_question(run)
         async with aclosing(run.events()) as events:
             async for event in events:
+                if type(event) is Done and event.is_passing and not event.steps:
+                    raise UnavailableError(event.error)
                 if (message := stream_event(event)) is not None:
                     yield message
                 if waiting is not None and (again := stream_event(waiting)) is not None:
@@ -74,11 +87,12 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
         runtime = await self._daemon.ready()
         with answered():
             if request.guest:
+                await self._daemon.find_agent(request.guest)
                 runtime.agent(request.guest)
         run = await self._start(request, detached=True)
         done = await run.wait()
         if done.reason is StopReason.ERROR:
-            raise InternalError(done.error)
+            raise (UnavailableError if done.is_passing else InternalError)(done.error)
         if done.reason is StopReason.CANCELLED:
             raise InternalError("the turn was killed; what was said by then is kept")
         return wire.SendResponse(
@@ -93,6 +107,8 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
             raise BadRequestError(f"sender is longer than {LONGEST_SENDER} characters; shorten it")
         cwd = await directory(request.cwd) if request.cwd else None
         with answered():
+            await self._daemon.find_agent(request.agent)
+            await self._daemon.find_agent(request.guest)
             return runtime.start(
                 request.agent,
                 request.content,
@@ -105,18 +121,24 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
 
     async def kill(self, request: wire.KillMsg) -> None:
         runtime = await self._daemon.ready()
+        if await self._is_passed_on(wire.ClientMessage(kill=request)):
+            return
         with answered():
             await runtime.kill(request.agent, request.sender)
 
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
         pair = Pair(request.agent, request.sender or DEFAULT_SENDER)
-        if not self._daemon.asks.reply(pair, request.content, request.ask_id):
+        if self._daemon.asks.reply(pair, request.content, request.ask_id):
+            return
+        if not await self._is_passed_on(wire.ClientMessage(reply_to_ask=request)):
             raise NotFoundError("nothing is being asked in this conversation")
 
     async def steer_session(self, request: wire.SteerSessionMsg) -> None:
         runtime = await self._daemon.ready()
         if not request.content.strip():
             raise BadRequestError("the message is empty; say something in content")
+        if await self._is_passed_on(wire.ClientMessage(steer_session=request)):
+            return
         with answered():
             runtime.steer(request.agent, request.content, request.sender)
 

@@ -16,22 +16,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from crabtalk.storage import StorageError
+from crabtalk.storage import StorageError, Subscription
 from crabtalk.transport import remove_leftovers, replace_file
 
 TABLE = "subscription"
 KINDS: dict[str, type] = {"id": int, "source": str, "target_agent": str, "once": bool}
 LINE = re.compile(r"[^\n]*\n|[^\n]+")  # TOML's lines, which are fewer than Python's
 T = TypeVar("T")
-
-
-class Subscription(msgspec.Struct, frozen=True):
-    """`target_agent` runs whenever `source` is published, or only the first time."""
-
-    id: int
-    source: str
-    target_agent: str
-    once: bool = False
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -45,11 +36,13 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class SubscriptionFile:
-    """Three calls without a path in them, so that a storage many daemons share can take its place.
+    """A home's own. A storage that many daemons share has a table in its place.
 
     Callers take care that no two calls overlap. Each raises StorageError, and has changed nothing
     then. Cancelled, a call goes on.
     """
+
+    is_shared = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,6 +52,9 @@ class SubscriptionFile:
     async def load(self) -> list[Subscription]:
         """All there are; none without a file."""
         return await self._in_thread(self._load)
+
+    async def of(self, source: str) -> list[Subscription]:
+        return [one for one in await self.load() if one.source == source]
 
     async def add(self, source: str, target_agent: str, *, once: bool) -> Subscription:
         return await self._in_thread(lambda: self._add(source, target_agent, once))

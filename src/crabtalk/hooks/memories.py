@@ -9,15 +9,30 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from crabtalk.memory import Memory
+from crabtalk.memory import Memory, UnknownEntryError
 from crabtalk.storage import Pair, log_name
 
 log = logging.getLogger(__name__)
 
 OPEN = 32  # at a time, beside those in use
+
+
+class Opener(Protocol):
+    """Where memories are, by the names that `name_of` gives. What raises is a StoreError."""
+
+    async def open(self, name: str) -> Memory: ...
+
+    async def catch_up(self, memory: Memory) -> None:
+        """Takes in what others wrote since."""
+        ...
+
+    async def rename(self, old: str, new: str) -> None:
+        """Of an agent, all of them. Raises OSError or StorageError too."""
+        ...
 
 
 class Held(msgspec.Struct, eq=False):
@@ -31,9 +46,9 @@ class Held(msgspec.Struct, eq=False):
 
 
 class Memories:
-    def __init__(self, directory: Path, *, flush: bool = True, most: int = OPEN) -> None:
-        self._directory = directory
-        self._flush = flush
+    def __init__(self, opener: Path | Opener, *, flush: bool = True, most: int = OPEN) -> None:
+        """A directory keeps them in files, which `flush` is about."""
+        self._opener = FileMemories(opener, flush=flush) if isinstance(opener, Path) else opener
         self._most = most
         self._held: OrderedDict[str, Held] = OrderedDict()  # by name, longest unused first
 
@@ -41,38 +56,34 @@ class Memories:
     async def of(self, agent: str, sender: str = "") -> AsyncIterator[Memory]:
         """The agent's memory, or with a `sender` the one for that sender alone.
 
-        Its methods block: writes belong in a thread. Raises StoreError when it cannot be opened.
+        It has all that was written before, by whomever. Its methods block: writes belong in a
+        thread. Raises StoreError when it cannot be opened.
         """
         name = name_of(agent, sender)
         held = self._held.setdefault(name, Held())
         held.users += 1
         self._held.move_to_end(name)
         try:
-            async with held.turning:
-                if held.memory is None:
-                    path = self._directory / f"{name}.crmem"
-                    held.memory = await asyncio.to_thread(Memory.open, path, flush=self._flush)
-            yield held.memory
+            yield await self._current(name, held)
         finally:
             held.users -= 1
             await self._trim(self._most)
+
+    async def _current(self, name: str, held: Held) -> Memory:
+        async with held.turning:
+            if held.memory is None:
+                held.memory = await self._opener.open(name)
+                return held.memory
+            memory = held.memory
+        # Outside, so that those who come while a database is slow wait side by side.
+        await self._opener.catch_up(memory)
+        return memory
 
     async def rename(self, old: str, new: str) -> None:
         """What an agent remembers goes where its name goes; what is there already stays there."""
         await self._let_go(old)
         await self._let_go(new)
-        await asyncio.to_thread(self._move, old, new)
-
-    def _move(self, old: str, new: str) -> None:
-        # The journal is there only if it could not be folded in.
-        for suffix in (".crmem", ".crmem.journal", ""):
-            source, target = self._directory / f"{old}{suffix}", self._directory / f"{new}{suffix}"
-            if not source.exists():
-                continue
-            if target.exists():
-                log.warning("%s remembers something already; %s stays as it is", new, source.name)
-            else:
-                source.rename(target)
+        await self._opener.rename(old, new)
 
     async def close(self) -> None:
         await self._trim(0)
@@ -102,6 +113,60 @@ class Memories:
                 await asyncio.to_thread(memory.close)
         if not held.users and self._held.get(name) is held:
             del self._held[name]
+
+
+class FileMemories:
+    """A directory of CRMEM files. This process is the only one that writes them."""
+
+    def __init__(self, directory: Path, *, flush: bool = True) -> None:
+        self._directory = directory
+        self._flush = flush
+
+    async def open(self, name: str) -> Memory:
+        return await asyncio.to_thread(Memory.open, self._path(name), flush=self._flush)
+
+    async def catch_up(self, memory: Memory) -> None:
+        """There are no others."""
+
+    async def rename(self, old: str, new: str) -> None:
+        await asyncio.to_thread(self._move, old, new)
+
+    async def names(self) -> list[str]:
+        """Of all there are, also those that a crash left unfolded."""
+        return await asyncio.to_thread(self._names)
+
+    async def export_memory(self, name: str) -> bytes:
+        """As its file has it once all is folded in."""
+        if name not in await self.names():
+            raise UnknownEntryError(f"there is no memory called {name}")
+        return (await asyncio.to_thread(Memory.read, self._path(name))).encode()
+
+    async def import_memory(self, name: str, data: bytes) -> None:
+        """Exactly what the bytes of a CRMEM file say. Raises NameTakenError where there is one."""
+        await asyncio.to_thread(Memory.create, self._path(name), data)
+
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}.crmem"
+
+    def _names(self) -> list[str]:
+        found = {
+            str(file.relative_to(self._directory)).removesuffix(".journal").removesuffix(".crmem")
+            for pattern in ("*.crmem", "*.crmem.journal")
+            for file in self._directory.rglob(pattern)
+            if file.is_file() and file.stat().st_size
+        }
+        return sorted(found)
+
+    def _move(self, old: str, new: str) -> None:
+        # The journal is there only if it could not be folded in.
+        for suffix in (".crmem", ".crmem.journal", ""):
+            source, target = self._directory / f"{old}{suffix}", self._directory / f"{new}{suffix}"
+            if not source.exists():
+                continue
+            if target.exists():
+                log.warning("%s remembers something already; %s stays as it is", new, source.name)
+            else:
+                source.rename(target)
 
 
 def name_of(agent: str, sender: str = "") -> str:

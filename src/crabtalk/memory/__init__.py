@@ -1,5 +1,6 @@
 """The entry store: notes and archives of an agent, and the search over them. Stands alone."""
 
+from . import crmem
 from .entry import MAX_ALIASES, MAX_CONTENT, MAX_ENTRIES, MAX_NAME, Entry, Kind
 from .errors import (
     BadFormatError,
@@ -8,11 +9,15 @@ from .errors import (
     MemoryInUseError,
     NameTakenError,
     StoreError,
+    StoreUnavailableError,
     TreeError,
     UnknownEntryError,
 )
+from .journal import Change, Drop, Put
 from .memory import Hit, Memory, Statistics
 from .ops import Add, Alias, Op, Remove, Rename, Update
+from .persistence import Journal, News, Position, Sizes
+from .table import Table
 from .tokens import tokens, words
 
 __all__ = [
@@ -23,22 +28,32 @@ __all__ = [
     "Add",
     "Alias",
     "BadFormatError",
+    "Change",
+    "Drop",
     "Entry",
     "Hit",
+    "Journal",
     "Kind",
     "KindError",
     "LimitError",
     "Memory",
     "MemoryInUseError",
     "NameTakenError",
+    "News",
     "Op",
+    "Position",
+    "Put",
     "Remove",
     "Rename",
+    "Sizes",
     "Statistics",
     "StoreError",
+    "StoreUnavailableError",
+    "Table",
     "TreeError",
     "UnknownEntryError",
     "Update",
+    "crmem",
     "tokens",
     "words",
 ]

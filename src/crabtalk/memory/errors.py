@@ -39,6 +39,12 @@ class MemoryInUseError(StoreError):
     code = 409
 
 
+class StoreUnavailableError(StoreError):
+    """What keeps the memory cannot be reached now; a write may or may not have been kept."""
+
+    code = 503
+
+
 class BadFormatError(StoreError):
     """No CRMEM file, or one that is damaged."""
 

@@ -99,8 +99,8 @@ def read_record(data: bytes, at: int) -> tuple[Record, int] | None:
         return None
 
 
-class Journal:
-    """The file, held by one process at a time: whoever has it may write the memory."""
+class JournalFile:
+    """Held by one process at a time: whoever has it may write the memory."""
 
     def __init__(self, path: Path, *, flush: bool = True) -> None:
         """Creates it where there is none. Raises MemoryInUseError when somebody else has it."""

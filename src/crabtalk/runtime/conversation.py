@@ -5,7 +5,8 @@ is dropped and read again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from crabtalk.model.messages import Message, ToolCall
 from crabtalk.storage import (
     Archive,
+    Claim,
     EventRecord,
     MarkerRecord,
     MessageRecord,
@@ -20,6 +22,7 @@ from crabtalk.storage import (
     MetaRecord,
     Pair,
     Record,
+    Stamp,
     Storage,
     StorageError,
 )
@@ -36,6 +39,13 @@ Kept = Callable[[Pair, Sequence[Record]], None]  # is told what was kept, right 
 INTERRUPTED = "interrupted: the run was cut off before this call finished"
 # What a message takes beside its text, roughly.
 OVERHEAD = 500
+
+
+class Place(msgspec.Struct, eq=False):
+    """In the line of this process, and where others share its storage in that of all of them."""
+
+    here: asyncio.Future[None]
+    claim: Claim | None
 
 
 class Conversation:
@@ -55,6 +65,7 @@ class Conversation:
         # What is appended says what the meta is by then, so appends go one after the other: a
         # title may be set while a run keeps its words.
         self._writing = asyncio.Lock()
+        self._stamp: Stamp = None  # where storage was when we last had the turn
         self.unload()
 
     def unload(self) -> None:
@@ -69,6 +80,26 @@ class Conversation:
     @property
     def idle(self) -> bool:
         return self.line.idle and self.run is None
+
+    def join(self, run: str = "", *, first: bool = False) -> Place:
+        """A place in line, at once. It must be used: `turn` gives it back."""
+        return Place(self.line.join(first=first), self._storage.claim(self.pair, run, first=first))
+
+    @asynccontextmanager
+    async def turn(self, place: Place) -> AsyncIterator[None]:
+        """Waits for one's turn, and has it. Raises StorageError."""
+        claim = place.claim
+        try:
+            await self.line.reach(place.here)
+            try:
+                if claim is not None and await claim.reach() != self._stamp:
+                    self.unload()  # somebody else has had a turn since
+                yield
+            finally:
+                self.line.leave()
+        finally:
+            if claim is not None:
+                self._stamp = claim.leave()
 
     async def load(self) -> None:
         if self.loaded:

@@ -143,6 +143,7 @@ class Done(Value, frozen=True):
     model: str = ""
     usage: Usage | None = None
     steps: int = 0
+    is_passing: bool = False  # what failed goes by: the same may succeed later
 
 
 Event = (

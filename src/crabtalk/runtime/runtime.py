@@ -13,12 +13,20 @@ from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from crabtalk.model import ApiError, Provider
-from crabtalk.storage import Agent, Archive, Pair, Storage, StorageError, log_name
+from crabtalk.storage import (
+    Agent,
+    Archive,
+    Pair,
+    Storage,
+    StorageError,
+    StorageUnavailableError,
+    log_name,
+)
 
 from .backend import Backend
 from .clock import Clock
 from .compaction import next_name, summarise, title_of, transcript
-from .conversation import Conversation, to_the_end
+from .conversation import Conversation, Place, to_the_end
 from .conversations import Conversations
 from .errors import (
     BusyError,
@@ -192,7 +200,7 @@ class Runtime:
         self.env.hook.on_turn(run, content)
         self._hold(run, content)
         conversation = self.conversations.get(run.pair)
-        place = conversation.line.join()
+        place = conversation.join(run.id)
         run.emit(Started(run.speaker, run.id))
         self._own(run, self._turn(run, conversation, place, primary, guest, content, choice))
         return run
@@ -255,7 +263,7 @@ class Runtime:
         self,
         run: Run,
         conversation: Conversation,
-        place: asyncio.Future[None],
+        place: Place,
         primary: Agent,
         guest: str,
         content: str,
@@ -264,19 +272,19 @@ class Runtime:
         """The whole life of a run: its place in the line, the turn, the end."""
         done = Done(run.speaker, StopReason.CANCELLED)
         try:
-            await conversation.line.reach(place)
-            try:
+            async with conversation.turn(place):
                 conversation.run = run
-                done = await self._carry_out(
-                    run, conversation, primary, guest, content, tool_choice
-                )
-            finally:
-                conversation.run = None
-                conversation.line.leave()
+                try:
+                    done = await self._carry_out(
+                        run, conversation, primary, guest, content, tool_choice
+                    )
+                finally:
+                    conversation.run = None
         except asyncio.CancelledError:
             uncancel()
         except (ApiError, StorageError, UnknownAgentError) as error:
-            done = Done(run.speaker, StopReason.ERROR, error=str(error))
+            is_passing = isinstance(error, StorageUnavailableError)
+            done = Done(run.speaker, StopReason.ERROR, error=str(error), is_passing=is_passing)
         except Exception as error:
             log.exception("run %s failed", run.id)
             sentence = f"internal error ({type(error).__name__}); the daemon's log has the details"
@@ -370,7 +378,7 @@ class Runtime:
         run.outlet.close()
         run.accepts_steers = False
         conversation = self.conversations.get(run.pair)
-        place = conversation.line.join()
+        place = conversation.join(run.id)
         return await asyncio.shield(
             self._own(run, self._compaction(run, conversation, place, speaker, fresh=fresh))
         )
@@ -379,24 +387,24 @@ class Runtime:
         self,
         run: Run,
         conversation: Conversation,
-        place: asyncio.Future[None],
+        place: Place,
         agent: Agent,
         *,
         fresh: bool,
     ) -> Archive:
         try:
-            await conversation.line.reach(place)
-            try:
+            async with conversation.turn(place):
                 conversation.run = run
-                archive = await self._fold(conversation, agent, fresh=fresh)
-            finally:
-                conversation.run = None
-                conversation.line.leave()
-                self.conversations.trim()
+                try:
+                    archive = await self._fold(conversation, agent, fresh=fresh)
+                finally:
+                    conversation.run = None
         except asyncio.CancelledError:
             uncancel()
             raise CompactionError("the compaction was killed; nothing changed") from None
         except RuntimeRefusalError:
+            raise
+        except StorageUnavailableError:
             raise
         except (ApiError, StorageError) as error:
             raise CompactionError(f"{error}; nothing changed") from error
@@ -404,6 +412,8 @@ class Runtime:
             log.exception("the compaction %s failed", run.id)
             sentence = f"internal error ({type(error).__name__}); nothing changed"
             raise CompactionError(sentence) from error
+        finally:
+            self.conversations.trim()
         run.emit(Compacted(archive))
         return archive
 
@@ -452,15 +462,13 @@ class Runtime:
         if conversation.run is not None and conversation.exists:
             await conversation.retitle(line)
             return
-        place = conversation.line.join(first=True)
-        await conversation.line.reach(place)
         try:
-            await to_the_end(conversation.load())
-            if not conversation.exists:
-                raise no_conversation(pair)
-            await conversation.retitle(line)
+            async with conversation.turn(conversation.join(first=True)):
+                await to_the_end(conversation.load())
+                if not conversation.exists:
+                    raise no_conversation(pair)
+                await conversation.retitle(line)
         finally:
-            conversation.line.leave()
             self.conversations.trim()
 
     # ── Approvals ───────────────────────────────────────────────────────────────────────────
@@ -483,17 +491,18 @@ class Runtime:
         """
         pair = Pair(agent, sender or DEFAULT_SENDER)
         conversation = self.conversations.get(pair)
-        place = conversation.line.join(first=True)
+        place = conversation.join(first=True)
         if conversation.run is not None:
             conversation.run.kill()
-        await conversation.line.reach(place)
         try:
-            if self.index is not None:
-                self.index.deleted(pair)
-            removed = await to_the_end(self.storage.delete(pair))
+            async with conversation.turn(place):
+                if self.index is not None:
+                    self.index.deleted(pair)
+                try:
+                    removed = await to_the_end(self.storage.delete(pair))
+                finally:
+                    conversation.unload()
         finally:
-            conversation.unload()
-            conversation.line.leave()
             self.conversations.trim()
         if not removed:
             raise no_conversation(pair)

@@ -13,7 +13,7 @@ import msgspec
 
 from crabtalk.model import ApiError, Assembler, ErrorKind
 from crabtalk.model.messages import Message, Request, Response, Tool, Usage
-from crabtalk.storage import Agent, EventRecord, StorageError
+from crabtalk.storage import Agent, EventRecord, StorageError, StorageUnavailableError
 
 from .backend import Backend
 from .clock import Clock
@@ -81,6 +81,7 @@ class Turn:
 
         What the user said is kept in any case but that of a storage that fails.
         """
+        is_passing = False
         try:
             await to_the_end(self._say(content))
             if self._run.stopping:
@@ -89,11 +90,13 @@ class Turn:
             reason, error = await self._loop()
         except (ApiError, StorageError) as failure:
             reason, error = StopReason.ERROR, str(failure)
+            is_passing = isinstance(failure, StorageUnavailableError)
         except Exception as failure:
             log.exception("run %s failed", self._run.id)
             reason = StopReason.ERROR
             error = f"internal error ({type(failure).__name__}); the daemon's log has the details"
-        return await self.finish(reason, error)
+        done = await self.finish(reason, error)
+        return msgspec.structs.replace(done, is_passing=True) if is_passing else done
 
     async def finish(self, reason: StopReason, error: str = "") -> Done:
         """Keeps what is left to keep. Nothing that was said into the turn is lost."""

@@ -1,9 +1,9 @@
 """Where state lives: the Storage protocol, and its backends."""
 
 from .agent import MASK, Agent, AgentError, McpServer, check_name, read_agent, settings_of, unmask
-from .errors import StorageError
+from .errors import FencedError, StorageError, StorageUnavailableError
 from .files import FileStorage
-from .following import Followed, Place
+from .following import Changes, Followed, Place
 from .memory import MemoryStorage
 from .names import log_name
 from .records import (
@@ -18,14 +18,18 @@ from .records import (
     Record,
     Stored,
 )
-from .storage import Storage
+from .storage import Claim, Stamp, Storage
+from .subscription import Subscription
 
 __all__ = [
     "MASK",
     "Agent",
     "AgentError",
     "Archive",
+    "Changes",
+    "Claim",
     "EventRecord",
+    "FencedError",
     "FileStorage",
     "Followed",
     "MarkerRecord",
@@ -38,9 +42,12 @@ __all__ = [
     "Pair",
     "Place",
     "Record",
+    "Stamp",
     "Storage",
     "StorageError",
+    "StorageUnavailableError",
     "Stored",
+    "Subscription",
     "check_name",
     "log_name",
     "read_agent",

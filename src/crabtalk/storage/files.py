@@ -15,6 +15,7 @@ from . import trail
 from .agent import Agent
 from .agent_files import AgentFiles
 from .catalogue import Catalogue
+from .config_document import ConfigDocument
 from .errors import StorageError
 from .following import Followed, Place
 from .names import is_handle, log_name
@@ -44,7 +45,7 @@ class FileStorage:
 
     def __init__(self, home: Path, *, flush: bool = True) -> None:
         self._sessions = home / "sessions"
-        self._config = home / "config.toml"
+        self._config = ConfigDocument(home / "config.toml")
         self._agents = AgentFiles(home / "agents")
         self._scribe = Scribe(self._sessions, flush=flush)
         # Pairs whose name was taken by another, as good as never.
@@ -54,6 +55,11 @@ class FileStorage:
     @property
     def scribe(self) -> Scribe:
         return self._scribe
+
+    # ── Turns ───────────────────────────────────────────────────────────────────────────────
+
+    def claim(self, pair: Pair, run: str = "", *, first: bool = False) -> None:
+        """A home has one daemon."""
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
@@ -190,6 +196,9 @@ class FileStorage:
             pass  # nothing was said yet
         return found
 
+    async def changes(self, since: str) -> None:
+        """Files may be changed by anybody, who tells nobody."""
+
     async def follow(self, handle: str, position: int, limit: int) -> Followed | None:
         if not is_handle(handle):
             return None
@@ -227,40 +236,10 @@ class FileStorage:
     # ── Configuration ───────────────────────────────────────────────────────────────────────
 
     async def config(self) -> dict[str, Any]:
-        return (await in_thread(self._read_config))[1]
-
-    def _read_config(self) -> tuple[str, dict[str, Any]]:
-        """The text, and what it says."""
-        import tomllib  # late: most starts have no file to read
-
-        try:
-            # Not as text: line ends would come back as ours rather than as the user's.
-            text = self._config.read_bytes().decode()
-            return text, tomllib.loads(text)
-        except FileNotFoundError:
-            return "", {}
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise StorageError(
-                f"{self._config} is not valid TOML: {error}; mend it or move it away"
-            ) from None
+        return await in_thread(self._config.read)
 
     async def configure(self, section: str, key: str, value: Any) -> None:
-        await in_thread(self._configure, section, key, value)
-
-    def _configure(self, section: str, key: str, value: Any) -> None:
-        import tomlkit
-        from tomlkit.exceptions import TOMLKitError
-
-        from crabtalk.transport import replace_file  # late: it brings the wire along
-
-        text, _ = self._read_config()
-        try:
-            document: Any = tomlkit.parse(text)
-            document.setdefault(section, tomlkit.table())[key] = value
-            data = tomlkit.dumps(document).encode()
-        except (TOMLKitError, ValueError, TypeError) as error:
-            raise StorageError(f"{self._config} cannot be edited: {error}; mend it first") from None
-        replace_file(self._config, data, 0o600)
+        await in_thread(self._config.configure, section, key, value)
 
     async def close(self) -> None:
         await self._scribe.close()

@@ -20,6 +20,14 @@ class Followed(Value, frozen=True):
     more: bool  # whether there is more already
 
 
+class Changes(Value, frozen=True):
+    """What is other than it was, for somebody who looks again and again."""
+
+    cursor: str  # to ask with next time
+    versions: dict[str, int] | None  # of the logs that changed; None: nobody knows, look at all
+    gone: tuple[str, ...]
+
+
 class Place(Value, frozen=True):
     """A message, and how many around it are wanted. The position is a hint."""
 

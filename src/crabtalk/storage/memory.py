@@ -39,6 +39,9 @@ class MemoryStorage:
         self._begun: dict[Pair, int] = {}
         self._beginnings = itertools.count()
 
+    def claim(self, pair: Pair, run: str = "", *, first: bool = False) -> None:
+        """Nobody else can have a turn."""
+
     async def load(self, pair: Pair) -> Stored | None:
         records = self._logs.get(pair)
         return replay(records, Meta(*pair)) if records is not None else None
@@ -94,6 +97,9 @@ class MemoryStorage:
 
     def _version(self, pair: Pair) -> int:
         return self._begun[pair] << 32 | len(self._logs[pair])
+
+    async def changes(self, since: str) -> None:
+        """It is quick to look at all."""
 
     async def follow(self, handle: str, position: int, limit: int) -> Followed | None:
         pair = await self.resolve(handle)

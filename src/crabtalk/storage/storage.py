@@ -8,12 +8,36 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .agent import Agent
-from .following import Followed, Place
+from .following import Changes, Followed, Place
 from .records import Archive, MessageRecord, Meta, Page, Pair, Record, Stored
+
+Stamp = tuple[int, int] | None  # which conversation, and how far it goes
+
+
+class Claim(Protocol):
+    """A turn's place in the line of all processes that share a storage."""
+
+    async def reach(self) -> Stamp:
+        """Waits for its turn. Raises StorageError."""
+        ...
+
+    def leave(self) -> Stamp:
+        """Its turn is over, or it does not want it any more."""
+        ...
 
 
 class Storage(Protocol):
     """Every method raises StorageError when it cannot do what it says."""
+
+    # ── Turns ───────────────────────────────────────────────────────────────────────────────
+
+    def claim(self, pair: Pair, run: str = "", *, first: bool = False) -> Claim | None:
+        """A place in line for a turn, at once; None where nobody else can have one.
+
+        It is the last one, or with `first` the one after whoever has their turn now. Another stamp
+        than when it was last left: what is known of the conversation is old.
+        """
+        ...
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
@@ -64,6 +88,10 @@ class Storage(Protocol):
     async def versions(self) -> dict[str, int]:
         """By handle, of the log of every conversation: a number that is another one as soon as the
         log is."""
+        ...
+
+    async def changes(self, since: str) -> Changes | None:
+        """What was changed since, by whomever. None where only `versions` can tell."""
         ...
 
     async def follow(self, handle: str, position: int, limit: int) -> Followed | None:

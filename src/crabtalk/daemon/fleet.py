@@ -1,0 +1,177 @@
+"""Fleet: this daemon among those that share its storage.
+
+A client may ask any of them. What is about a turn that another daemon has is passed on to it, as
+the request it is, and its answer is the answer; what others change is read anew here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from crabtalk.protocol import InternalError, RequestError, Server, wire
+from crabtalk.runtime import DEFAULT_SENDER, AskUser, Run
+from crabtalk.storage import Pair, StorageError, StorageUnavailableError
+
+from .relay import Relay
+
+if TYPE_CHECKING:
+    from crabtalk.storage.postgres import Member, PostgresStorage
+
+    from .daemon import Daemon
+
+log = logging.getLogger(__name__)
+
+REQUEST, QUESTION = "request", "question"
+# Seconds a turn waits for another daemon's before that one is asked whether it waits for a person.
+PATIENCE = 0.2
+# What another daemon passed on is carried out here, or nowhere.
+_is_passed_on: ContextVar[bool] = ContextVar("is_passed_on", default=False)
+_question = msgspec.msgpack.Decoder(AskUser)
+_pair = msgspec.msgpack.Decoder(tuple[str, str])
+_errors = {kind.code: kind for kind in RequestError.__subclasses__()}
+
+
+class Fleet:
+    def __init__(self, storage: "PostgresStorage") -> None:
+        from crabtalk.storage.postgres import PostgresMemories
+
+        self._storage = storage
+        self.subscriptions = storage.subscriptions
+        self.memories = PostgresMemories(storage.database)
+        self.relay = Relay(storage)
+        self._daemon: Daemon | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._again: dict[str, bool] = {}  # what is being read anew, and whether once more
+
+    def join(self, daemon: "Daemon") -> None:
+        """From now on. Nothing is connected yet."""
+        self._daemon = daemon
+        storage = self._storage
+        storage.claims.lost = self._lose
+        storage.members.changed = self._changed
+        storage.members.rejoined = self.relay.announce
+        storage.members.runs = lambda: daemon.runtime.running
+        storage.mail.answer(QUESTION, self._own_question)
+        self.relay.join(daemon.feed, daemon.asks)
+
+    def serve(self, server: Server) -> None:
+        """Carries out what others pass on."""
+
+        async def carry_out(body: bytes) -> bytes:
+            _is_passed_on.set(True)  # in this task alone
+            async for answer in server.dispatch(wire.ClientMessage.FromString(body)):
+                return answer.SerializeToString()
+            return b""
+
+        self._storage.mail.answer(REQUEST, carry_out)
+
+    async def members(self) -> "list[Member]":
+        return await self._storage.members.list()
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        await self.relay.close()
+
+    # ── Passing on ──────────────────────────────────────────────────────────────────────────
+
+    async def pass_on(self, request: wire.ClientMessage) -> bool:
+        """To whoever has the turn of the conversation it names; False when that is nobody else.
+
+        Raises the RequestError the other one answers with, and StorageError.
+        """
+        named = getattr(request, request.WhichOneof("msg") or "")
+        pair = Pair(named.agent, named.sender or DEFAULT_SENDER)
+        if _is_passed_on.get() or self._runs_here(pair):
+            return False
+        owner = await self._storage.owner(pair)
+        if owner is None:
+            return False
+        data = await self._storage.mail.ask(owner, REQUEST, request.SerializeToString())
+        answer = wire.ServerMessage.FromString(data)
+        if answer.HasField("error"):
+            kind = _errors.get(answer.error.code, InternalError)
+            raise kind(answer.error.message)
+        return True
+
+    def _runs_here(self, pair: Pair) -> bool:
+        if self._daemon is None:
+            return False
+        conversation = self._daemon.runtime.conversations.find(pair)
+        return conversation is not None and conversation.run is not None
+
+    # ── Questions ───────────────────────────────────────────────────────────────────────────
+
+    def look_for_question(self, run: Run) -> None:
+        """A turn that waits behind another daemon's shows what that one asks its person."""
+        self._own(self._show_question(run))
+
+    async def _show_question(self, run: Run) -> None:
+        await asyncio.sleep(PATIENCE)
+        if run.done is not None or self._runs_here(run.pair):
+            return
+        owner = await self._storage.owner(run.pair)
+        if owner is None:
+            return
+        data = await self._storage.mail.ask(owner, QUESTION, msgspec.msgpack.encode(run.pair))
+        if data and run.done is None:
+            run.outlet.push(_question.decode(data))
+
+    async def _own_question(self, body: bytes) -> bytes:
+        if self._daemon is None:
+            return b""
+        ask = self._daemon.asks.pending(Pair(*_pair.decode(body)))
+        return msgspec.msgpack.encode(ask) if ask is not None else b""
+
+    # ── What others did ─────────────────────────────────────────────────────────────────────
+
+    def _lose(self, pair: Pair) -> None:
+        """The turn is another daemon's: what runs here could keep nothing of it."""
+        conversation = self._daemon.runtime.conversations.find(pair) if self._daemon else None
+        if conversation is not None and conversation.run is not None:
+            conversation.run.kill()
+
+    def _changed(self, what: str) -> None:
+        if what in self._again:
+            self._again[what] = True  # changed again while it is being read
+            return
+        self._own(self._read_anew(what))
+
+    async def _read_anew(self, what: str) -> None:
+        daemon = self._daemon
+        if daemon is None:
+            return
+        self._again[what] = True
+        try:
+            while self._again[what]:
+                self._again[what] = False
+                match what:
+                    case "agents":
+                        await daemon.reload_agents()
+                    case "subscriptions":
+                        await daemon.bus.load()
+                    case "interests":
+                        await self.relay.refresh()
+        finally:
+            del self._again[what]
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        async def told() -> None:
+            try:
+                await work
+            except StorageUnavailableError as error:
+                log.info("%s", error)
+            except (StorageError, msgspec.MsgspecError) as error:
+                log.warning("%s", error)
+            except Exception:
+                log.exception("something between daemons failed")
+
+        task = asyncio.ensure_future(told())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

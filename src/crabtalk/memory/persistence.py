@@ -1,0 +1,72 @@
+"""Persistence: how a memory is kept, as `Memory` sees it. Files are one way, a database another.
+
+Where others write the same memory, a journal refuses what was decided without knowing what they
+wrote, and tells the news instead.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from .entry import Entry
+from .journal import Change
+from .table import Table
+
+
+class Position(NamedTuple):
+    """How much of what was ever written one knows: up to which change, and of which memory, since
+    a name may have had several. Nothing was written yet at 0."""
+
+    memory: int = 0
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What others wrote: entries as they are now, by id; None for one that is gone. `is_all` says
+    that there are no others. `position` is that of whoever has heard it."""
+
+    position: Position
+    entries: Mapping[int, Entry | None] = field(default_factory=dict)
+    next_id: int = 1
+    is_all: bool = False
+
+
+class Sizes(NamedTuple):
+    """Of files; a database has its own ways to tell."""
+
+    snapshot_bytes: int = 0
+    journal_bytes: int = 0
+    folds: int = 0
+
+
+class Journal(Protocol):
+    """Used by one thread at a time. What raises is a StoreError, and nothing has changed then."""
+
+    def append(self, change: Change) -> News | None:
+        """Kept when this returns; unless there are news, which the change has to be decided anew
+        with."""
+        ...
+
+    def accept(self, news: News) -> bool:
+        """Whether they are news still. From here on they are known."""
+        ...
+
+    def replace(self, table: Table) -> None:
+        """Keeps this instead of all there is."""
+        ...
+
+    def settle(self, table: Table, *, last: bool = False) -> bool:
+        """The table has all that was appended, and may be kept in a shorter way; with `last` it
+        should be. Never raises: returns whether nothing is left to do."""
+        ...
+
+    def fold(self, table: Table) -> None:
+        """The same, now, and with a word when it cannot be done."""
+        ...
+
+    def sizes(self) -> Sizes: ...
+
+    def close(self, *, remove: bool) -> None:
+        """Lets go of the memory. `remove` says that all is settled."""
+        ...

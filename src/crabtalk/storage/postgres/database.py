@@ -1,0 +1,213 @@
+"""Database: connections to PostgreSQL, their bounds, and what it refuses in our words.
+
+Nothing is connected before it is needed, and everything is again after the database was away: a
+statement that finds it gone fails at once, with a sentence, and those that come meanwhile too.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from crabtalk.storage.errors import StorageError, StorageUnavailableError
+
+log = logging.getLogger(__name__)
+
+POOL = 8
+STATEMENT_SECONDS = 10.0
+CONNECT_SECONDS = 5.0
+# How long nobody tries after a connection failed: twice as long each time.
+FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
+# A connection nobody used is given back after that.
+IDLE_SECONDS = 300.0
+
+Rows: TypeAlias = list[asyncpg.Record]
+
+# What goes by: the server is going away, coming up, not the one that writes, or too busy.
+PASSING = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.LockNotAvailableError,
+)
+# Of these, what says that no statement was begun or that its connection is gone: a statement that
+# only reads can be tried once more.
+GONE = (
+    ConnectionError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+)
+
+
+class Connection(asyncpg.Connection):
+    """What we leave behind on a connection needs no cleaning up: a round trip saved each time."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class Database:
+    """One per daemon. Everything raises StorageError; StorageUnavailableError for what goes by."""
+
+    def __init__(
+        self, url: str, *, pool: int = POOL, statement_seconds: float = STATEMENT_SECONDS
+    ) -> None:
+        self._url = url
+        self._size = pool
+        self._seconds = statement_seconds
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+        self._failures = 0
+        self._resting_until = 0.0
+
+    @property
+    def name(self) -> str:
+        """Where it is, without what is secret."""
+        return shown(self._url)
+
+    async def fetch(self, statement: str, *values: Any) -> Rows:
+        """Tried once more if the connection turns out to be gone: for what changes nothing."""
+        try:
+            return await self._fetch(statement, values)
+        except GoneError:
+            return await self._fetch(statement, values)
+
+    async def fetch_row(self, statement: str, *values: Any) -> asyncpg.Record | None:
+        rows = await self.fetch(statement, *values)
+        return rows[0] if rows else None
+
+    async def change(self, statement: str, *values: Any) -> Rows:
+        """Never tried twice: when it fails, nobody knows whether it was carried out."""
+        return await self._fetch(statement, values)
+
+    async def _fetch(self, statement: str, values: Sequence[Any]) -> Rows:
+        async with self._connection() as connection:
+            return list(await connection.fetch(statement, *values))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self._connection() as connection, connection.transaction():
+            yield connection
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        pool = await self._opened()
+        with told(self):
+            self._may_try()
+            try:
+                connection = await pool.acquire(timeout=CONNECT_SECONDS)
+            except PASSING:
+                self._has_failed()
+                raise
+            self._failures = 0
+            try:
+                yield connection
+            finally:
+                await pool.release(connection)
+
+    async def connect(self) -> Connection:
+        """A connection of one's own, outside the pool: for listening."""
+        with told(self):
+            return await asyncpg.connect(self._url, connection_class=Connection, **self._settings())
+
+    async def _opened(self) -> Any:
+        if self._pool is None:
+            async with self._opening:
+                if self._closed:
+                    raise StorageError("storage is closed")
+                if self._pool is None:
+                    with told(self):
+                        self._pool = await asyncpg.create_pool(
+                            self._url,
+                            min_size=0,
+                            max_size=self._size,
+                            max_inactive_connection_lifetime=IDLE_SECONDS,
+                            connection_class=Connection,
+                            **self._settings(),
+                        )
+        if self._closed:
+            raise StorageError("storage is closed")
+        return self._pool
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "timeout": CONNECT_SECONDS,
+            # The server gives up first, and says so; this is for one that says nothing any more.
+            "command_timeout": self._seconds + 1,
+            "server_settings": {
+                "application_name": "crabtalk",
+                "statement_timeout": str(int(self._seconds * 1000)),
+                "idle_in_transaction_session_timeout": str(int(self._seconds * 1000)),
+                "jit": "off",
+            },
+        }
+
+    def _may_try(self) -> None:
+        """While it is away, most of those who come are told so without waiting."""
+        if time.monotonic() < self._resting_until:
+            raise ConnectionError("it was not there a moment ago")
+
+    def _has_failed(self) -> None:
+        pause = min(FIRST_PAUSE * 2 ** min(self._failures, 10), LAST_PAUSE)
+        self._failures += 1
+        self._resting_until = time.monotonic() + pause
+
+    async def close(self) -> None:
+        self._closed = True
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await pool.close()
+            except (TimeoutError, *PASSING):
+                pool.terminate()
+
+
+class GoneError(StorageUnavailableError):
+    """The connection was gone."""
+
+
+@contextmanager
+def told(database: Database) -> Iterator[None]:
+    """What PostgreSQL refuses, in a sentence."""
+    try:
+        yield
+    except asyncpg.DataError as error:
+        raise StorageError(f"the database {database.name} cannot hold this: {error}") from error
+    except PASSING as error:
+        kind = GoneError if isinstance(error, GONE) else StorageUnavailableError
+        raise kind(
+            f"the database {database.name} cannot be used now ({reason(error)}); "
+            "it is tried again by itself: try again in a moment"
+        ) from error
+    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as e:
+        raise StorageError(
+            f"the database {database.name} refuses us: {e}; check url in [storage] of config.toml"
+        ) from e
+    except asyncpg.InsufficientResourcesError as error:
+        raise StorageError(f"the database {database.name} is full: {error}") from error
+    except asyncpg.PostgresError as error:
+        log.exception("the database refused a statement")
+        raise StorageError(f"the database {database.name} refused: {error}") from error
+
+
+def reason(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def shown(url: str) -> str:
+    """Without user, password, and parameters."""
+    return re.sub(r"^(\w+://)(?:[^@/]*@)?([^?]*).*$", r"\1\2", url)

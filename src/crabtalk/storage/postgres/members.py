@@ -1,0 +1,168 @@
+"""Members: this daemon among those that share a database. It says that it lives, hears whether its
+leases are still its own, sees to what dead ones left, and learns that something was changed."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from uuid import UUID
+
+import msgspec
+
+from crabtalk.storage.errors import StorageError
+from crabtalk.storage.records import Pair
+
+from .claims import Claims
+from .database import Database
+from .pair import uncolumn
+
+log = logging.getLogger(__name__)
+
+# Beats in the time a lease lasts: two may be lost.
+BEATS = 3
+# Leases of dead daemons seen to in one beat.
+BURIED = 50
+# How long what dead daemons left is kept, for people to see.
+MOURNING = "1 hour"
+
+JOIN = """
+INSERT INTO daemons AS d (id, name, version, expires_at, runs)
+VALUES ($1, $2, $3, clock_timestamp() + make_interval(secs => $4), 0)
+ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at
+"""
+BEAT = """
+WITH me AS (
+    UPDATE daemons SET expires_at = clock_timestamp() + make_interval(secs => $2), runs = $3
+    WHERE id = $1 RETURNING id
+), ours AS (
+    UPDATE leases SET expires_at = clock_timestamp() + make_interval(secs => $2)
+    WHERE owner = $1 AND fence = ANY($4::bigint[]) RETURNING key, fence
+)
+SELECT EXISTS (SELECT FROM me) AS is_member,
+    (SELECT coalesce(array_agg(key), '{}') FROM ours) AS keys,
+    (SELECT coalesce(array_agg(fence), '{}') FROM ours) AS fences,
+    (SELECT array_agg(what || ' ' || number ORDER BY what) FROM revisions) AS revisions
+"""
+DEAD = """
+SELECT key, agent, sender FROM leases WHERE expires_at <= clock_timestamp()
+ORDER BY expires_at LIMIT $1
+"""
+FORGET = f"""
+WITH gone AS (
+    DELETE FROM daemons WHERE expires_at < clock_timestamp() - interval '{MOURNING}'
+)
+DELETE FROM mail WHERE at < clock_timestamp() - interval '{MOURNING}'
+"""
+LIST = """
+SELECT d.id, d.name, d.version, d.runs,
+    extract(epoch FROM clock_timestamp() - d.started_at)::float8 AS age,
+    extract(epoch FROM d.expires_at - clock_timestamp())::float8 AS left_seconds
+FROM daemons d ORDER BY d.started_at, d.id
+"""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A daemon, as the others see it."""
+
+    id: UUID
+    name: str
+    version: str
+    runs: int  # turns it has
+    age: float  # seconds since it started
+    is_alive: bool
+
+
+class Members:
+    def __init__(
+        self, database: Database, claims: Claims, name: str, version: str, seconds: float
+    ) -> None:
+        self._database = database
+        self._claims = claims
+        self._name = name
+        self._version = version
+        self._seconds = seconds
+        self._task: asyncio.Task[None] | None = None
+        self._revisions: dict[str, int] = {}
+        self.is_late = False  # the last beat failed
+        self.changed: Callable[[str], None] = lambda what: None  # is told what others changed
+        self.rejoined: Callable[[], None] = lambda: None  # is told that the others forgot us
+        self.runs: Callable[[], int] = lambda: len(claims)
+
+    async def join(self) -> None:
+        """Raises StorageError."""
+        await self._database.change(
+            JOIN, self._claims.daemon, self._name, self._version, self._seconds
+        )
+        await self._beat()
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._live())
+
+    async def _live(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds / BEATS)
+            try:
+                await self._beat()
+                await self._bury()
+                self.is_late = False
+            except StorageError as error:
+                if not self.is_late:
+                    log.warning("this daemon cannot say that it lives: %s", error)
+                self.is_late = True
+            except Exception:
+                log.exception("a beat failed")
+
+    async def _beat(self) -> None:
+        before = self._claims.keys
+        fences = self._claims.fences
+        rows = await self._database.change(
+            BEAT, self._claims.daemon, self._seconds, self.runs(), fences
+        )
+        row = rows[0]
+        if not row["is_member"]:
+            # Away for so long that the others have forgotten it.
+            await self._database.change(
+                JOIN, self._claims.daemon, self._name, self._version, self._seconds
+            )
+            self.rejoined()
+        self._claims.renewed(dict(zip(row["keys"], row["fences"], strict=True)), before)
+        for text in row["revisions"]:
+            what, _, number = text.partition(" ")
+            self.heard(what, int(number))
+
+    def heard(self, what: str, number: int) -> None:
+        """That something was changed so often by now."""
+        known = self._revisions.get(what)
+        self._revisions[what] = max(number, known or 0)
+        if known is not None and number > known:
+            self.changed(what)
+
+    async def _bury(self) -> None:
+        """Sees to what the dead left, each of it once: whoever comes first."""
+        for row in await self._database.fetch(DEAD, BURIED):
+            pair = Pair(uncolumn(row["agent"]), uncolumn(row["sender"]))
+            await self._claims.bury(row["key"], pair)
+        await self._database.change(FORGET)
+
+    async def list(self) -> list[Member]:
+        """All there are, and those that died lately."""
+        return [
+            Member(
+                row["id"],
+                row["name"],
+                row["version"],
+                row["runs"],
+                row["age"],
+                row["left_seconds"] > 0,
+            )
+            for row in await self._database.fetch(LIST)
+        ]
+
+    async def close(self) -> None:
+        """Leaves, so that nobody waits for it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            with suppress(StorageError):
+                await self._database.change(
+                    "DELETE FROM daemons WHERE id = $1", self._claims.daemon
+                )

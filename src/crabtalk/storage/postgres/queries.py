@@ -1,0 +1,116 @@
+"""The statements of PostgresStorage. None looks at more rows for there being more conversations,
+but those that list them all."""
+
+from .rows import META as COLUMNS
+
+# For so long those that were deleted are remembered for whoever follows.
+REMEMBERED_DAYS = 7
+REMEMBERED_SECONDS = (REMEMBERED_DAYS - 1) * 24 * 3600
+# What one message may have to be shown around another.
+LARGEST_AROUND = 1024 * 1024
+# Rows looked at in one go by who follows.
+FOLLOWED = 1000
+
+CONVERSATION = f"SELECT id, last_seq, marker_seq, {COLUMNS} FROM conversations WHERE key = $1"
+OF_HANDLE = "SELECT id, last_seq, agent, sender FROM conversations WHERE handle = $1"
+SINCE_MARKER = """
+SELECT body FROM entries WHERE conversation = $1 AND seq >= $2 ORDER BY seq
+"""
+APPEND = """
+SELECT * FROM crabtalk_append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+"""
+META = f"""
+SELECT {COLUMNS}, (SELECT body FROM entries WHERE conversation = id AND seq = marker_seq) AS marker
+FROM conversations WHERE key = $1
+"""
+# The first one in any case, the others as long as all of them are not too large.
+PAGE = """
+SELECT body FROM (
+    SELECT body, message_id, sum(octet_length(body)) OVER (ORDER BY message_id) AS size,
+        row_number() OVER (ORDER BY message_id) AS place
+    FROM (
+        SELECT body, message_id FROM entries
+        WHERE conversation = $1 AND message_id >= $2 ORDER BY message_id LIMIT $3
+    ) AS few
+) AS page WHERE place = 1 OR size <= $4 ORDER BY message_id
+"""
+MARKERS = """
+SELECT body FROM entries WHERE conversation = $1 AND kind = 'marker' ORDER BY seq
+"""
+DELETE = f"""
+WITH held AS (
+    SELECT 1 FROM leases WHERE key = $1 AND fence = $2 FOR SHARE
+), gone AS (
+    DELETE FROM conversations WHERE key = $1 AND EXISTS (SELECT FROM held) RETURNING handle
+), noted AS (
+    INSERT INTO deletions (handle, changed) SELECT handle, pg_current_xact_id() FROM gone
+    ON CONFLICT (handle) DO UPDATE SET changed = excluded.changed, at = excluded.at
+), forgotten AS (
+    DELETE FROM deletions WHERE at < clock_timestamp() - interval '{REMEMBERED_DAYS} days'
+)
+SELECT EXISTS (SELECT FROM held) AS is_held, EXISTS (SELECT FROM gone) AS is_gone
+"""
+# Of the last event of a conversation; without a body where it has none yet.
+LAST_EVENT = """
+SELECT (
+    SELECT body FROM entries WHERE conversation = c.id AND kind = 'event' ORDER BY seq DESC LIMIT 1
+) AS body FROM conversations c WHERE c.key = $1
+"""
+# Of whoever has the turn, if that is another daemon, and alive.
+OWNER = """
+SELECT owner FROM leases WHERE key = $1 AND owner <> $2 AND expires_at > clock_timestamp()
+"""
+WANT = "INSERT INTO interests (daemon, agent, sender) VALUES ($1, $2, $3)"
+WANTED = """
+UPDATE revisions SET number = number + 1 WHERE what = 'interests'
+RETURNING pg_notify($1, 'revision interests ' || number)
+"""
+INTERESTS = """
+SELECT i.daemon, i.agent, i.sender FROM interests i JOIN daemons d ON d.id = i.daemon
+WHERE i.daemon <> $1 AND d.expires_at > clock_timestamp()
+"""
+VERSIONS = "SELECT handle, id, last_seq FROM conversations"
+# What is committed after this was asked has a number that is not below the horizon.
+NOW = """
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS horizon,
+    extract(epoch FROM clock_timestamp())::bigint AS at
+"""
+CHANGED = "SELECT handle, id, last_seq FROM conversations WHERE changed >= $1::text::xid8"
+GONE = """
+SELECT handle FROM deletions d WHERE changed >= $1::text::xid8
+AND NOT EXISTS (SELECT FROM conversations c WHERE c.handle = d.handle)
+"""
+# Without the bodies of traces, which are passed over.
+FOLLOW = f"""
+SELECT seq, body FROM (
+    SELECT seq, CASE kind WHEN 'event' THEN NULL ELSE body END AS body,
+        sum(octet_length(body)) OVER (ORDER BY seq) AS size,
+        row_number() OVER (ORDER BY seq) AS place
+    FROM (
+        SELECT seq, kind, body FROM entries
+        WHERE conversation = $1 AND seq > $2 AND seq <= $3 ORDER BY seq LIMIT {FOLLOWED}
+    ) AS few
+) AS followed WHERE place = 1 OR size <= $4 ORDER BY seq
+"""
+WINDOWS = f"""
+SELECT wanted.place, e.body
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALITY
+    AS wanted (handle, id, before, after, place)
+JOIN conversations c ON c.handle = wanted.handle
+JOIN entries e ON e.conversation = c.id
+    AND e.message_id BETWEEN wanted.id - wanted.before AND wanted.id + wanted.after
+WHERE e.message_id = wanted.id OR octet_length(e.body) <= {LARGEST_AROUND}
+ORDER BY wanted.place, e.message_id
+"""
+
+
+def listing(agent: str, sender: str) -> tuple[str, list[str]]:
+    """Handle and meta of all, or of those that match: an index for each of both."""
+    conditions: list[str] = []
+    values: list[str] = []
+    for name, value in (("agent", agent), ("sender", sender)):
+        if value:
+            values.append(value)
+            conditions.append(f"{name} = ${len(values)}")
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"SELECT handle, {COLUMNS} FROM conversations{where} ORDER BY id", values

@@ -1,0 +1,59 @@
+"""Subscriptions in PostgreSQL: whoever takes one out has it to themselves, in all the fleet."""
+
+from collections.abc import Collection
+
+from crabtalk.storage.subscription import Subscription
+
+from .database import Database
+
+CHANGED = """
+UPDATE revisions SET number = number + 1 WHERE what = 'subscriptions'
+RETURNING pg_notify($1, 'revision subscriptions ' || number)
+"""
+
+
+class SubscriptionTable:
+    """Each call raises StorageError."""
+
+    is_shared = True
+
+    def __init__(self, database: Database, channel: str) -> None:
+        self._database = database
+        self._channel = channel
+
+    async def load(self) -> list[Subscription]:
+        rows = await self._database.fetch(
+            "SELECT id, source, target_agent, once FROM subscriptions ORDER BY id"
+        )
+        return [Subscription(**row) for row in rows]
+
+    async def of(self, source: str) -> list[Subscription]:
+        """Those of one source, as they are now."""
+        rows = await self._database.fetch(
+            "SELECT id, source, target_agent, once FROM subscriptions "
+            "WHERE source = $1 ORDER BY id",
+            source,
+        )
+        return [Subscription(**row) for row in rows]
+
+    async def add(self, source: str, target_agent: str, *, once: bool) -> Subscription:
+        async with self._database.transaction() as connection:
+            number = await connection.fetchval(
+                "INSERT INTO subscriptions (source, target_agent, once) "
+                "VALUES ($1, $2, $3) RETURNING id",
+                source,
+                target_agent,
+                once,
+            )
+            await connection.execute(CHANGED, self._channel)
+        return Subscription(number, source, target_agent, once)
+
+    async def remove(self, ids: Collection[int]) -> set[int]:
+        """Those that were there."""
+        async with self._database.transaction() as connection:
+            rows = await connection.fetch(
+                "DELETE FROM subscriptions WHERE id = ANY($1::bigint[]) RETURNING id", list(ids)
+            )
+            if rows:
+                await connection.execute(CHANGED, self._channel)
+        return {row["id"] for row in rows}

@@ -1,0 +1,12 @@
+"""A subscription to events, as a value."""
+
+import msgspec
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """`target_agent` runs whenever `source` is published, or only the first time."""
+
+    id: int
+    source: str
+    target_agent: str
+    once: bool = False

@@ -1,0 +1,27 @@
+"""What clients can see of conversations is the same wherever they are kept: these suites run on
+files and on PostgreSQL."""
+
+from inspect import signature
+
+import pytest
+
+from tests.daemon import served
+
+SUITES = {
+    *("test_stream", "test_server", "test_restart", "test_bus", "test_feed", "test_recall"),
+    *("test_seed_agent_first", "test_seed_conversations", "test_seed_multi_agent", "test_agents"),
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    suite = metafunc.module.__name__.rpartition(".")[2]
+    has_home = "tmp_path" in signature(metafunc.function).parameters
+    is_about_files = metafunc.definition.get_closest_marker("on_files") is not None
+    if suite in SUITES and has_home and not is_about_files:
+        metafunc.parametrize("_backend", ["files", "postgres"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if getattr(request, "param", "files") == "postgres":
+        monkeypatch.setattr(served, "DATABASE", request.getfixturevalue("postgres_url"))

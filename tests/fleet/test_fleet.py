@@ -1,0 +1,292 @@
+"""Several daemons, one set of conversations: a client may ask any of them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from crabtalk.client import Client, ServerError
+from crabtalk.daemon.relay import Relay
+from crabtalk.protocol import wire
+from tests.daemon.served import Served, becomes, following, refused, until, within
+from tests.fleet.several import several
+from tests.postgres import perform
+
+QUESTION = {"question": "Which?", "header": "Pick", "options": [{"label": "a"}, {"label": "b"}]}
+ASK = f"!tool ask_user {json.dumps({'questions': [QUESTION]})}\n!then\n!say thanks"
+TICKETS = "SELECT count(*) AS waiting FROM tickets"
+
+
+@asynccontextmanager
+async def talking(*daemons: Served) -> AsyncIterator[list[Client]]:
+    """A client of each."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(daemon.client()) for daemon in daemons]
+
+
+def relay_of(daemon: Served) -> Relay:
+    assert daemon.daemon.fleet is not None
+    return daemon.daemon.fleet.relay
+
+
+async def wait_for_tickets(url: str, count: int) -> None:
+    """Until so many turns wait in the whole fleet."""
+    await becomes(lambda: perform(url, TICKETS)[0]["waiting"] == count)
+
+
+# ── Turns ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("fleet.conversations")
+async def test_what_was_said_to_one_daemon_goes_on_at_another(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 3) as daemons:
+        for number, daemon in enumerate(daemons):
+            async with daemon.client() as client:
+                await client.send("crab", f"!say answer {number}")
+        messages = daemons[0].model.requests[-1]["messages"]
+        said = [m["content"] for m in messages if m["role"] != "system"]
+        assert said == [
+            "!say answer 0",
+            "answer 0",
+            "!say answer 1",
+            "answer 1",
+            "!say answer 2",
+        ]
+        # The first one has it in memory as it was: it must see what the others added.
+        async with daemons[0].client() as client:
+            await client.send("crab", "!say again")
+            page = await client.list_messages("crab")
+        assert [m.content for m in page.messages][1::2] == [
+            "answer 0",
+            "answer 1",
+            "answer 2",
+            "again",
+        ]
+
+
+@pytest.mark.req("fleet.fifo")
+async def test_turns_of_a_conversation_run_one_at_a_time_in_the_order_they_came_anywhere(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 3) as daemons, talking(*daemons) as clients:
+        model = daemons[0].model
+        first = asyncio.ensure_future(clients[0].send("crab", "!say first\n!wait"))
+        await model.until_waiting()
+        later = []
+        for number, place in enumerate((1, 0, 2, 1, 0)):
+            content = f"!say turn {number}"
+            later.append(asyncio.ensure_future(clients[place].send("crab", content)))
+            await wait_for_tickets(postgres_url, number + 1)
+        assert model.release() == 1
+        await within(asyncio.gather(first, *later))
+        page = await clients[1].list_messages("crab")
+        assert [m.content for m in page.messages if m.role == "user"] == [
+            "!say first\n!wait",
+            *[f"!say turn {number}" for number in range(5)],
+        ]
+        assert [m.id for m in page.messages] == list(range(12))
+
+
+@pytest.mark.req("fleet.fifo")
+async def test_a_turn_waits_for_another_daemons_and_not_for_other_conversations(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+        slow = asyncio.ensure_future(here.send("crab", "!say slow\n!wait"))
+        await one.model.until_waiting()
+        await within(there.send("crab", "!say quick", sender="tg:1"))
+        await within(there.send("twin", "!say quick too"))
+        one.model.release()
+        await within(slow)
+
+
+# ── What is about a turn elsewhere ─────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("fleet.routing")
+async def test_a_turn_is_killed_from_any_daemon(tmp_path: Path, postgres_url: str) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+        stream = here.stream("crab", "!say so far\n!hang")
+        await until(stream, wire.StreamChunk)
+        await within(there.kill("crab"))
+        assert (await until(stream, wire.StreamEnd)).stop_reason == wire.STOP_REASON_CANCELLED
+        await within(there.kill("crab"))  # nothing in flight: no error
+        assert not await there.kill("crab", sender="nobody")
+
+
+@pytest.mark.req("fleet.routing")
+async def test_a_turn_is_steered_from_any_daemon(tmp_path: Path, postgres_url: str) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+        turn = asyncio.ensure_future(here.send("crab", "!say first\n!wait"))
+        await one.model.until_waiting()
+        await within(there.steer_session("crab", "!say steered"))
+        one.model.release()
+        assert (await within(turn)).content == "steered"
+        assert await refused(there.steer_session("crab", "!say late")) == 404
+
+
+@pytest.mark.req("fleet.routing")
+async def test_a_question_is_answered_and_seen_from_any_daemon(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+        stream = here.stream("crab", ASK)
+        asked = await until(stream, wire.AskUserEvent)
+        # Whoever streams next, wherever, is shown what the turn before waits for.
+        next_one = there.stream("crab", "!say next")
+        again = await until(next_one, wire.AskUserEvent)
+        assert again.ask_id == asked.ask_id
+        await within(there.reply_to_ask("crab", '{"Pick":"this"}'))
+        assert (await until(stream, wire.StreamEnd)).error == ""
+        assert (await until(next_one, wire.StreamEnd)).error == ""
+        assert await refused(there.reply_to_ask("crab", "late")) == 404
+
+
+@pytest.mark.req("fleet.routing")
+async def test_a_title_set_elsewhere_does_not_wait_for_the_turn(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+        turn = asyncio.ensure_future(here.send("crab", "!say x\n!wait"))
+        await one.model.until_waiting()
+        await within(there.set_title("crab", "Of crabs"))
+        listed = await there.list_conversations()
+        assert [c.title for c in listed.conversations] == ["Of crabs"]
+        one.model.release()
+        await within(turn)
+
+
+@pytest.mark.req("fleet.routing")
+async def test_a_conversation_deleted_elsewhere_ends_its_turn_and_is_gone_everywhere(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+        stream = here.stream("crab", "!say so far\n!hang")
+        await until(stream, wire.StreamChunk)
+        (listed,) = (await there.list_conversations()).conversations
+        await within(there.delete_conversation(listed.file_path))
+        assert (await until(stream, wire.StreamEnd)).stop_reason == wire.STOP_REASON_CANCELLED
+        assert not (await here.list_conversations()).conversations
+        await within(here.send("crab", "!say anew"))
+        assert (await there.list_messages("crab")).total == 2
+
+
+@pytest.mark.req("fleet.routing")
+async def test_a_compaction_elsewhere_waits_for_the_turn_and_is_seen_here(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+        turn = asyncio.ensure_future(here.send("crab", "!say x\n!wait"))
+        await one.model.until_waiting()
+        compacting = asyncio.ensure_future(there.compact("crab"))
+        await wait_for_tickets(postgres_url, 1)
+        one.model.release()
+        await within(turn)
+        await within(compacting)
+        await within(here.send("crab", "!say after"))
+        messages = one.model.requests[-1]["messages"]
+        assert [m["content"] for m in messages if m["role"] == "user"] == [
+            "It was about crabs.",
+            "!say after",
+        ]
+
+
+# ── The feed ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("fleet.feed")
+async def test_what_runs_in_one_daemon_is_followed_from_another(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two):
+        async with following(two, agent="crab") as feed, one.client() as client:
+            relay = relay_of(one)
+            await becomes(lambda: relay.is_wanted)
+            await client.send("crab", "!say one two three")
+            await client.send("twin", "!say not for you")
+            events = await feed.until_done()
+        words = [e.content for e in events if e.kind == wire.TEXT_DELTA]
+        assert "".join(words) == "one two three"
+        assert {e.agent for e in events} == {"crab"}
+        assert not any(e.missed for e in events)
+        await becomes(lambda: not relay.is_wanted)
+
+
+@pytest.mark.req("fleet.feed")
+async def test_whoever_comes_to_a_feed_hears_what_is_asked_elsewhere(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+        stream = here.stream("crab", ASK)
+        asked = await until(stream, wire.AskUserEvent)
+        async with following(two, all_kinds=True) as feed:
+            await becomes(lambda: any(e.kind == wire.ASK_USER for e in feed.events))
+            (event,) = [e for e in feed.events if e.kind == wire.ASK_USER]
+            assert event.ask.ask_id == asked.ask_id
+        await there.reply_to_ask("crab", "x")
+        await until(stream, wire.StreamEnd)
+
+
+# ── What is shared ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("fleet.shared")
+async def test_an_agent_made_at_one_daemon_answers_at_another_at_once(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+        await here.create_agent("newt", "You are newt.")
+        assert (await there.send("newt", "!say hello")).content == "hello"
+        await here.delete_agent("newt")
+        await becomes(lambda: "newt" not in two.daemon.runtime.agents)
+        with pytest.raises(ServerError):
+            await there.send("newt", "!say hello")
+
+
+@pytest.mark.req("fleet.shared")
+async def test_what_an_agent_remembers_at_one_daemon_it_recalls_at_another(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    note = '!tool remember {"name":"shell","content":"The shell is blue."}\n!then\n!say noted'
+    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+        await here.send("crab", note)
+        hits = await there.search_memory("crab", "blue shell")
+        assert [hit.name for hit in hits.hits] == ["shell"]
+
+
+@pytest.mark.req("fleet.events")
+async def test_exactly_one_daemon_fires_each_subscription_and_each_once(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 3) as daemons, talking(*daemons) as clients:
+        await clients[0].subscribe_event("build", "crab")
+        await clients[1].subscribe_event("build", "twin", once=True)
+        # Told to all three at once: the standing one runs three times, the other one once.
+        await asyncio.gather(
+            *(client.publish_event("build", f"!say {n}") for n, client in enumerate(clients))
+        )
+
+        async def said(agent: str) -> list[str]:
+            try:
+                page = await clients[2].list_messages(agent, sender="event:build")
+            except ServerError:
+                return []
+            return [m.content for m in page.messages if m.role == "assistant"]
+
+        await becomes_async(lambda: said("crab"), 3)
+        await becomes_async(lambda: said("twin"), 1)
+        assert sorted(await said("crab")) == ["0", "1", "2"]
+        assert [s.source for s in (await clients[2].list_subscriptions()).subscriptions] == [
+            "build"
+        ]
+
+
+async def becomes_async(look: Callable[[], Awaitable[list[str]]], count: int) -> None:
+    async with asyncio.timeout(30):
+        while len(await look()) != count:
+            await asyncio.sleep(0.02)

@@ -1,0 +1,251 @@
+"""What a memory promises wherever it is kept: in files, and in a database."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from crabtalk.memory import (
+    MAX_CONTENT,
+    Add,
+    Alias,
+    BadFormatError,
+    Entry,
+    Kind,
+    KindError,
+    LimitError,
+    Memory,
+    NameTakenError,
+    Op,
+    Remove,
+    Rename,
+    StoreError,
+    UnknownEntryError,
+    Update,
+)
+from crabtalk.memory.crmem import decode, encode
+from tests.memory.samples import ENTRIES, OPS, VECTOR, clock, entries_of
+from tests.memory.stores import FileStore, Store, postgres_stores
+
+NOW = int(clock())
+STORES = ("files", "postgres")
+SLOW_FIXTURE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "files":
+        yield FileStore(tmp_path / "memory")
+        return
+    with postgres_stores(request.getfixturevalue("postgres_url"), 1) as stores:
+        yield stores[0]
+
+
+@pytest.fixture
+def memory(store: Store) -> Iterator[Memory]:
+    with store.open() as memory:
+        yield memory
+
+
+@pytest.mark.req("memory.stores")
+def test_each_op_does_the_same(store: Store, tmp_path: Path) -> None:
+    elsewhere = FileStore(tmp_path / "elsewhere").open()
+    with store.open() as memory:
+        for op in OPS:
+            assert memory.apply(op) == elsewhere.apply(op)
+            assert memory.entries() == elsewhere.entries()
+        before = memory.entries()
+    elsewhere.close()
+    with store.open() as again:
+        assert again.entries() == before
+
+
+@pytest.mark.req("memory.stores")
+@pytest.mark.parametrize(
+    ("op", "refusal"),
+    [
+        (Add("deploy", ""), NameTakenError),
+        (Add("new", "", ("ship",)), NameTakenError),
+        (Rename("coffee", "ship"), NameTakenError),
+        (Alias("coffee", ("deploy",)), NameTakenError),
+        (Update("coffee", "", ("ship",)), NameTakenError),
+        (Update("past", "rewritten"), KindError),
+        (Rename("past", "other"), KindError),
+        (Remove("past", kind=Kind.NOTE), KindError),
+        (Add("topic", "", kind=Kind.TOPIC), KindError),
+        (Remove("tea"), UnknownEntryError),
+        (Add("large", "x" * (MAX_CONTENT + 1)), LimitError),
+        (Add("half", "\ud800"), LimitError),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, tuple) else value.__name__,
+)
+def test_what_is_refused_changes_nothing(
+    store: Store, memory: Memory, op: Op, refusal: type[StoreError]
+) -> None:
+    memory.apply(Add("deploy", "prod", ("ship",)))
+    memory.apply(Add("coffee", "two sugars"))
+    memory.archive("past", "They met.", 5)
+    before, exported = memory.entries(), store.export()
+    with pytest.raises(refusal):
+        memory.apply(op)
+    assert memory.entries() == before
+    assert store.export() == exported == memory.encode()
+
+
+@pytest.mark.req("memory.stores")
+def test_archiving_again_changes_nothing_and_archiving_anew_replaces(memory: Memory) -> None:
+    first = memory.archive("crab-user-1", "They met.", 5)
+    assert memory.archive("crab-user-1", "They met.", 9) == first
+    replaced = memory.archive("crab-user-1", "They met again.", 9)
+    assert replaced == Entry(1, 9, Kind.ARCHIVE, "crab-user-1", "They met again.")
+    memory.apply(Add("note", ""))
+    with pytest.raises(NameTakenError):
+        memory.archive("note", "They parted.")
+
+
+@pytest.mark.req("memory.stores")
+def test_an_id_is_never_given_out_again(store: Store) -> None:
+    with store.open() as memory:
+        for name in ("a", "b"):
+            memory.apply(Add(name, ""))
+        memory.apply(Remove("b"))
+    with store.open() as memory:
+        assert memory.apply(Add("c", "")).id == 3
+
+
+@pytest.mark.req("memory.stores")
+def test_a_memory_that_is_not_there_is_empty_and_comes_with_its_first_write(store: Store) -> None:
+    with store.open() as memory:
+        assert not memory.entries()
+        assert not memory.search("anything")
+        with pytest.raises(UnknownEntryError):
+            memory.apply(Remove("x"))
+        with pytest.raises(UnknownEntryError, match="no memory called"):
+            store.export()
+        memory.apply(Add("x", ""))
+    assert store.names() == ["crab"]
+
+
+@pytest.mark.req("memory.stores.text")
+@pytest.mark.parametrize("text", ["\0", "a\0b", "日記\n", "\x7f\x1b[0m", "\\0 \\x00", "\U0010ffff"])
+def test_any_text_is_kept(store: Store, text: str) -> None:
+    with store.open() as memory:
+        kept = memory.apply(Add(f"name {text}.", text, (f"alias {text}.",)))
+    with store.open() as memory:
+        assert memory.entries() == [kept]
+        assert memory.get(f"alias {text}.") == kept == memory.get(f"name {text}.")
+        assert kept.content == text
+
+
+@pytest.mark.req("memory.stores")
+def test_replacing_numbers_anew_and_keeps_every_kind(store: Store) -> None:
+    topic = Entry(9, 2**64 - 1, Kind.TOPIC, "tides", "twice a day", ("ebb", "flood"))
+    with store.open() as memory:
+        memory.apply(Add("old", ""))
+        memory.replace([*ENTRIES, topic])
+        before = memory.entries()
+        assert [(entry.id, entry.name) for entry in before] == [
+            (1, "deploy"),
+            (2, "crab-user-1"),
+            (3, "日記"),
+            (4, "tides"),
+        ]
+        assert (before[3].created_at, before[3].kind) == (2**64 - 1, Kind.TOPIC)
+        with pytest.raises(NameTakenError):
+            memory.replace([*ENTRIES, *ENTRIES])
+        assert memory.entries() == before
+    with store.open() as memory:
+        assert memory.entries() == before
+        assert memory.apply(Add("next", "")).id == 5
+
+
+@pytest.mark.req("memory.stores")
+def test_a_memory_is_dumped_and_loaded(store: Store, tmp_path: Path) -> None:
+    with store.open() as memory:
+        for op in OPS:
+            memory.apply(op)
+        memory.dump(tmp_path / "book")
+        names = {entry.name for entry in memory.entries()}
+        memory.apply(Add("later", ""))
+        memory.load(tmp_path / "book")
+        assert {entry.name for entry in memory.entries()} == names
+
+
+@pytest.mark.req("memory.stores.order")
+def test_searches_and_lists_are_in_one_order(store: Store, tmp_path: Path) -> None:
+    """Whatever was written in between, and also for who reads it anew."""
+    dice = random.Random(5)
+    words = [f"w{number}" for number in range(30)]
+    elsewhere = FileStore(tmp_path / "elsewhere").open()
+    memory = store.open()
+    for number in range(150):
+        op: Op = Add(f"n{number}", " ".join(dice.choices(words, k=6)))
+        if number % 5 == 4:
+            op = Remove(dice.choice(memory.entries()).name)
+        elif number % 3 == 2:
+            op = Update(dice.choice(memory.entries()).name, " ".join(dice.choices(words, k=6)))
+        assert memory.apply(op) == elsewhere.apply(op)
+    memory.close()
+    with store.open() as again:
+        for each in (memory, again):
+            assert each.entries() == elsewhere.entries()
+            for _ in range(50):
+                query = " ".join(dice.choices(words, k=3))
+                assert each.search(query, 20) == elsewhere.search(query, 20)
+    elsewhere.close()
+
+
+# ── Whole memories ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("memory.stores.whole")
+def test_the_bytes_of_a_file_go_in_and_come_out(store: Store) -> None:
+    data = encode(ENTRIES, 17)
+    store.take_in("crab", data)
+    store.take_in("crab/user", VECTOR)
+    assert store.names() == ["crab", "crab/user"]
+    assert store.export("crab") == data
+    assert store.export("crab/user") == encode(decode(VECTOR).entries, decode(VECTOR).next_id)
+    with store.open() as memory:
+        assert memory.entries() == list(ENTRIES)
+        assert memory.apply(Add("next", "")).id == 17
+
+
+@pytest.mark.req("memory.stores.whole")
+@settings(max_examples=15, suppress_health_check=SLOW_FIXTURE)
+@given(entries=entries_of())
+def test_any_memory_goes_from_one_store_to_the_other_and_back(
+    store: Store, tmp_path_factory: pytest.TempPathFactory, entries: list[Entry]
+) -> None:
+    data = encode(entries, len(entries) + 3)
+    name = f"crab/{len(store.names())}"
+    store.take_in(name, data)
+    assert store.export(name) == data
+    files = FileStore(tmp_path_factory.mktemp("files"))
+    files.take_in(name, store.export(name))
+    assert files.export(name) == data
+
+
+@pytest.mark.req("memory.stores.whole")
+def test_what_another_program_named_twice_is_kept_as_it_is(store: Store) -> None:
+    twins = [Entry(number, 1, Kind.NOTE, "twin", str(number)) for number in (1, 2)]
+    store.take_in("crab", encode(twins, 3))
+    with store.open() as memory:
+        assert memory.entries() == twins
+        assert memory.apply(Remove("twin")) == twins[0]
+        assert memory.get("twin") == twins[1]
+
+
+@pytest.mark.req("memory.stores.whole")
+def test_a_memory_that_is_there_is_not_written_over_nor_begun_with_what_is_damaged(
+    store: Store,
+) -> None:
+    store.take_in("crab", VECTOR)
+    with pytest.raises(NameTakenError, match="already"):
+        store.take_in("crab", encode(ENTRIES, 17))
+    with pytest.raises(BadFormatError):
+        store.take_in("other", VECTOR[:-1])
+    assert store.names() == ["crab"]
+    assert store.export() == VECTOR

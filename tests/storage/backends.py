@@ -1,0 +1,30 @@
+"""Every storage there is, empty, for tests of what all of them promise."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from crabtalk.storage import FileStorage, MemoryStorage, Storage
+from crabtalk.storage.postgres import PostgresStorage
+
+BACKENDS = ("files", "memory", "postgres")
+
+
+@asynccontextmanager
+async def backend(name: str, home: Path, request: pytest.FixtureRequest) -> AsyncIterator[Storage]:
+    """The one of that name; closed at the end, if no test has done so."""
+    home.mkdir(exist_ok=True)
+    storage: Storage
+    match name:
+        case "files":
+            storage = FileStorage(home, flush=False)
+        case "memory":
+            storage = MemoryStorage()
+        case _:
+            storage = PostgresStorage(home, request.getfixturevalue("postgres_url"))
+    try:
+        yield storage
+    finally:
+        await storage.close()

