@@ -11,6 +11,7 @@ from . import (
     codec,
     commands,
     events,
+    fleet,
     footprint,
     gateways,
     history,
@@ -44,6 +45,7 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "relay": web_relay.run,
     "page": web_page.run,
     "gateways": gateways.run,
+    "fleet": fleet.run,
 }
 README = Path(__file__).with_name("README.md")
 MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"

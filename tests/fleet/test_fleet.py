@@ -290,3 +290,37 @@ async def becomes_async(look: Callable[[], Awaitable[list[str]]], count: int) ->
     async with asyncio.timeout(30):
         while len(await look()) != count:
             await asyncio.sleep(0.02)
+
+
+# ── Daemons that die ───────────────────────────────────────────────────────────────────────────
+
+EXPIRE = "UPDATE leases SET expires_at = clock_timestamp() - interval '1 second'"
+DONES = """
+SELECT body::json->>'run' AS run, body::json->'data'->>'stop_reason' AS reason
+FROM entries WHERE kind = 'event' AND body::json->>'event' = 'done' ORDER BY seq
+"""
+
+
+@pytest.mark.req("fleet.dead")
+async def test_a_turn_whose_daemon_is_gone_is_closed_on_the_record_and_followers_hear_of_it(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    # A lease that lasts long is not renewed soon: expired, it stays so until somebody looks.
+    async with (
+        several(tmp_path, postgres_url, 2, lease=30) as (one, two),
+        talking(one, two) as (here, there),
+        following(two) as feed,
+    ):
+        stream = here.stream("crab", "!say so far\n!hang")
+        await until(stream, wire.StreamChunk)
+        perform(postgres_url, EXPIRE)
+        # The next message goes on elsewhere, without waiting for what will never end.
+        assert (await within(there.send("crab", "!say on"))).content == "on"
+        await becomes(lambda: any(e.kind == wire.DONE and e.error for e in feed.events))
+        reasons = [row["reason"] for row in perform(postgres_url, DONES)]
+        assert reasons == ["interrupted", "completed"]
+        # The one that was taken for dead can add nothing, and says so.
+        assert await here.kill("crab")
+        end = await until(stream, wire.StreamEnd)
+        assert "taken over" in end.error
+        assert len(perform(postgres_url, DONES)) == 2

@@ -52,6 +52,7 @@ class Fleet:
         self._daemon = daemon
         storage = self._storage
         storage.claims.lost = self._lose
+        storage.interrupted = self._interrupted
         storage.members.changed = self._changed
         storage.members.rejoined = self.relay.announce
         storage.members.runs = lambda: daemon.runtime.running
@@ -136,6 +137,22 @@ class Fleet:
         conversation = self._daemon.runtime.conversations.find(pair) if self._daemon else None
         if conversation is not None and conversation.run is not None:
             conversation.run.kill()
+
+    def _interrupted(self, pair: Pair, run: str) -> None:
+        """Whoever follows a run is told that it is over, also when its daemon cannot."""
+        if self._daemon is None:
+            return
+        message = wire.AgentEventMsg(
+            agent=pair.agent,
+            sender=pair.sender,
+            run_id=run,
+            timestamp=self._daemon.clock.now(),
+            kind=wire.DONE,
+            stop_reason=wire.STOP_REASON_ERROR,
+            error="the daemon that ran it was not heard of any more; what was kept by then stays",
+        )
+        self._daemon.feed.hear(message)
+        self.relay.send(self.relay.wanted(pair), message)
 
     def _changed(self, what: str) -> None:
         if what in self._again:

@@ -88,18 +88,28 @@ class Conversation:
     @asynccontextmanager
     async def turn(self, place: Place) -> AsyncIterator[None]:
         """Waits for one's turn, and has it. Raises StorageError."""
-        claim = place.claim
         try:
             await self.line.reach(place.here)
             try:
-                if claim is not None and await claim.reach() != self._stamp:
-                    self.unload()  # somebody else has had a turn since
-                yield
+                if place.claim is None:
+                    yield
+                else:
+                    async with self._everybodys_turn(place.claim):
+                        yield
             finally:
                 self.line.leave()
         finally:
-            if claim is not None:
-                self._stamp = claim.leave()
+            if place.claim is not None:
+                place.claim.leave()
+
+    @asynccontextmanager
+    async def _everybodys_turn(self, claim: Claim) -> AsyncIterator[None]:
+        if await claim.reach() != self._stamp:
+            self.unload()  # somebody else has had a turn since
+        try:
+            yield
+        finally:
+            self._stamp = claim.leave()
 
     async def load(self) -> None:
         if self.loaded:

@@ -7,7 +7,7 @@ names its fence, so a daemon that slept through its lease cannot add a word.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from uuid import UUID
 
@@ -91,11 +91,14 @@ class Claims:
         for claim in self._waiting.get(key, ()):
             claim.noticed.set()
 
-    def renewed(self, rows: dict[str, int], since: set[str]) -> None:
-        """These are ours by what the database says; of those held before, others are not."""
-        for key in since:
+    def renewed(self, asked: dict[str, int], ours: Collection[int]) -> None:
+        """Of the leases that were asked about, by key, these are ours; the others no more."""
+        for key, fence in asked.items():
             lease = self._held.get(key)
-            if lease is not None and rows.get(key) != lease.fence and not lease.is_lost:
+            # It may have been given back meanwhile, and another one taken.
+            if lease is None or lease.fence != fence or lease.is_lost:
+                continue
+            if fence not in ours:
                 lease.is_lost = True
                 log.warning(
                     "the turn of %.80s with %.80s was taken over: this daemon was away too long",
@@ -104,12 +107,9 @@ class Claims:
                 self.lost(lease.pair)
 
     @property
-    def keys(self) -> set[str]:
-        return set(self._held)
-
-    @property
-    def fences(self) -> list[int]:
-        return [lease.fence for lease in self._held.values()]
+    def fences(self) -> dict[str, int]:
+        """Of what is held, by key."""
+        return {key: lease.fence for key, lease in self._held.items()}
 
     async def bury(self, key: str, pair: Pair) -> None:
         """Closes what the owner of an expired lease left open, and lets the next one have it."""

@@ -36,10 +36,9 @@ WITH me AS (
     WHERE id = $1 RETURNING id
 ), ours AS (
     UPDATE leases SET expires_at = clock_timestamp() + make_interval(secs => $2)
-    WHERE owner = $1 AND fence = ANY($4::bigint[]) RETURNING key, fence
+    WHERE owner = $1 AND fence = ANY($4::bigint[]) RETURNING fence
 )
 SELECT EXISTS (SELECT FROM me) AS is_member,
-    (SELECT coalesce(array_agg(key), '{}') FROM ours) AS keys,
     (SELECT coalesce(array_agg(fence), '{}') FROM ours) AS fences,
     (SELECT array_agg(what || ' ' || number ORDER BY what) FROM revisions) AS revisions
 """
@@ -112,10 +111,9 @@ class Members:
                 log.exception("a beat failed")
 
     async def _beat(self) -> None:
-        before = self._claims.keys
-        fences = self._claims.fences
+        asked = self._claims.fences
         rows = await self._database.change(
-            BEAT, self._claims.daemon, self._seconds, self.runs(), fences
+            BEAT, self._claims.daemon, self._seconds, self.runs(), list(asked.values())
         )
         row = rows[0]
         if not row["is_member"]:
@@ -124,7 +122,7 @@ class Members:
                 JOIN, self._claims.daemon, self._name, self._version, self._seconds
             )
             self.rejoined()
-        self._claims.renewed(dict(zip(row["keys"], row["fences"], strict=True)), before)
+        self._claims.renewed(asked, set(row["fences"]))
         for text in row["revisions"]:
             what, _, number = text.partition(" ")
             self.heard(what, int(number))

@@ -49,8 +49,10 @@ WAIT_FOR_ALL = 300.0
 # Changes that are told one by one; whoever missed more reads the whole memory. Pruned now and then.
 KEPT = 1000
 PRUNED_EVERY = 100
-# Bytes that are sent at once when a whole memory is written.
-SLICE = 4 * 1024 * 1024
+# Bytes that are sent at once when a whole memory is written, so that the loop is soon free again;
+# and what an entry has beside its texts.
+SLICE = 1024 * 1024
+OVERHEAD = 64
 
 TABLES = """
 -- A name may go to another memory, so everything else goes by the id.
@@ -116,15 +118,17 @@ SELECT m.id AS memory, m.seq, m.next_id,
     e.id, e.created_at, e.kind, e.name, e.content, e.aliases
 FROM memories m LEFT JOIN memory_entries e ON e.memory = m.id WHERE m.name = $1 ORDER BY e.id
 """
-# Each entry that was changed since, once, as it is now.
+# Each entry that was changed since, once, as it is now. OFFSET 0 has it looked up by its id: a
+# connection keeps the plan it made while the memory was small, which would be to read all of them.
 SINCE = """
 SELECT m.id AS memory, m.seq, m.next_id, j.entry, j.changes,
     e.id, e.created_at, e.kind, e.name, e.content, e.aliases
 FROM memories m LEFT JOIN LATERAL (
     SELECT entry, count(*) AS changes FROM memory_journal
     WHERE memory = m.id AND memory = $2 AND seq > $3 GROUP BY entry
-) j ON true LEFT JOIN memory_entries e ON e.memory = m.id AND e.id = j.entry
-WHERE m.name = $1
+) j ON true LEFT JOIN LATERAL (
+    SELECT * FROM memory_entries WHERE memory = m.id AND id = j.entry OFFSET 0
+) e ON true WHERE m.name = $1
 """
 
 REPLACE = """
@@ -396,7 +400,7 @@ def slices(entries: Iterable[Entry]) -> Iterator[list[tuple[Any, ...]]]:
     size = 0
     for row in map(row_of, entries):
         rows.append(row)
-        size += len(row[3]) + len(row[4])
+        size += OVERHEAD + len(row[3]) + len(row[4])
         if size >= SLICE:
             yield rows
             rows, size = [], 0

@@ -6,7 +6,7 @@ is needed, and a database that is away is looked for again by whoever needs it n
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +46,8 @@ from .schema import migrate
 from .subscriptions import SubscriptionTable
 
 LEASE_SECONDS = 10.0
+# Why a run was interrupted.
+DEAD = "the daemon that ran it was not heard of any more"
 # How many handles are tried for a conversation: others may have those that come first.
 ATTEMPTS = 8
 
@@ -76,6 +78,8 @@ class PostgresStorage:
             self.database, self.claims, name or f"{socket.gethostname()}:{home}", __version__, lease
         )
         self.subscriptions = SubscriptionTable(self.database, channel)
+        # Is told of a run that another daemon began, and that this one closed on the record.
+        self.interrupted: Callable[[Pair, str], None] = lambda pair, run: None
         self._opening = asyncio.Lock()
         self._is_open = False
         self._closed = False
@@ -137,8 +141,9 @@ class PostgresStorage:
             return
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         agent = lease.pair.agent
-        data = {"agent": agent, "stop_reason": "interrupted", "error": "its daemon died"}
+        data = {"agent": agent, "stop_reason": "interrupted", "error": DEAD}
         await self._append(lease, [EventRecord("done", at, run, data)], create=False)
+        self.interrupted(lease.pair, run)
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,283 @@
+"""Fleet: turns against files and against PostgreSQL, with one, two and three daemons on it.
+
+Everything is on this one machine: the database, the daemons, the model and the clients share its
+cores, so the table says what a turn costs and where it saturates here, not what more machines give.
+The database flushes what it commits to disk, as the files do.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
+
+import uvloop
+
+from crabtalk.client import Client, connect
+from crabtalk.model.messages import Message
+from crabtalk.storage import FileStorage, MessageRecord, MetaRecord, Pair, Storage
+from crabtalk.storage.postgres import PostgresStorage
+from tests.model_server import model_process
+from tests.postgres import Server, made, perform, with_parameters
+
+from .peers import percentile, rss
+from .report import Table
+
+SECONDS = 4.0
+WARM_UP = 1.0
+CROWDS = (1, 16, 128)
+CONVERSATIONS = 100_000
+DURABLE = (
+    "ALTER SYSTEM SET fsync = on",
+    "ALTER SYSTEM SET full_page_writes = on",
+    "SELECT pg_reload_conf()",
+)
+CONFIG = '[llm]\nbase_url = "{url}"\nmodel = "scripted"\n{storage}'
+
+
+# ── Processes ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Running:
+    """A daemon of the bench's own."""
+
+    def __init__(self, home: Path, pid: int) -> None:
+        self.home = home
+        self.pid = pid
+
+    def cpu_seconds(self) -> float:
+        return cpu_of(self.pid)
+
+
+@contextmanager
+def daemon(home: Path, config: str) -> Iterator[Running]:
+    home.mkdir(mode=0o700, exist_ok=True)
+    (home / "config.toml").write_text(config)
+    command = [str(Path(sys.executable).with_name("crabtalkd")), "run", "--home", str(home)]
+    with subprocess.Popen([*command, "--tcp", "off"], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            assert "ready" in line, line
+            yield Running(home, process.pid)
+        finally:
+            process.terminate()
+
+
+def cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_below(pid: int) -> float:
+    """Of a process and its children, those that are over included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    total = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for child in children:
+        try:
+            total += cpu_of(int(child))
+        except FileNotFoundError:  # over a moment ago
+            continue
+    return total
+
+
+def storage_section(url: str) -> str:
+    return f'[storage]\nurl = "{url}"\n' if url else ""
+
+
+# ── Turns ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def crowd(homes: list[Path], conversations: int) -> tuple[float, list[float]]:
+    """Turns a second, and how long each took in ms, of so many people who talk without a pause."""
+    took: list[float] = []
+    begun = time.monotonic()
+
+    async def talk(client: Client, number: int) -> None:
+        while (now := time.monotonic()) < begun + WARM_UP + SECONDS:
+            await client.send("crab", "!say hello there", sender=f"s{number}")
+            if now > begun + WARM_UP:
+                took.append((time.monotonic() - now) * 1e3)
+
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(connect(home=home, timeout=60)) for home in homes
+        ]
+        for client in clients:
+            await client.send("crab", "!say warm", sender="warm")
+        begun = time.monotonic()
+        await asyncio.gather(*(talk(clients[n % len(clients)], n) for n in range(conversations)))
+    return len(took) / SECONDS, took
+
+
+def turns(model: str, server: Server, scratch: Path) -> Table:
+    table = Table(
+        "Turns by storage and number of daemons",
+        ["", "daemons", "people", "turns/s", "p50 ms", "p99 ms", "CPU ms a turn", "of it database"],
+        note=(
+            "Each person has a conversation of their own and says the next thing as soon as the "
+            "last was answered. Every turn is two durable writes, and on PostgreSQL a lease taken "
+            "and given back. CPU is of the daemons and the database together."
+        ),
+    )
+    for name, count in (("files", 1), ("PostgreSQL", 1), ("PostgreSQL", 2), ("PostgreSQL", 3)):
+        url = fresh_schema(server) if name == "PostgreSQL" else ""
+        config = CONFIG.format(url=model, storage=storage_section(url))
+        with ExitStack() as stack:
+            daemons = [
+                stack.enter_context(daemon(scratch / f"{name}{count}-{n}", config))
+                for n in range(count)
+            ]
+            for people in CROWDS:
+                spent = sum(one.cpu_seconds() for one in daemons)
+                kept = cpu_below(server.pid) if url else 0.0
+                rate, took = uvloop.run(crowd([one.home for one in daemons], people))
+                spent = sum(one.cpu_seconds() for one in daemons) - spent
+                kept = cpu_below(server.pid) - kept if url else 0.0
+                done = rate * (SECONDS + WARM_UP)
+                table.row(
+                    name,
+                    str(count),
+                    str(people),
+                    f"{rate:,.0f}",
+                    f"{percentile(took, 0.5):.1f}",
+                    f"{percentile(took, 0.99):.1f}",
+                    f"{(spent + kept) / done * 1e3:.2f}",
+                    f"{kept / done * 1e3:.2f}",
+                )
+    return table
+
+
+# ── Appends ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def appends(storage: Storage) -> list[float]:
+    """In microseconds, one after the other, within one turn."""
+    pair = Pair("crab", "user")
+    claim = storage.claim(pair, "bench")
+    if claim is not None:
+        await claim.reach()
+    meta = MetaRecord(agent=pair.agent, created_by=pair.sender, created_at="now")
+    await storage.append(pair, [meta], create=True)
+    took = []
+    for number in range(1_000):
+        record = MessageRecord(number, "now", Message("user", "what was said " * 20))
+        begun = time.perf_counter()
+        await storage.append(pair, [record])
+        took.append((time.perf_counter() - begun) * 1e6)
+    if claim is not None:
+        claim.leave()
+    return took[100:]
+
+
+async def claims(storage: PostgresStorage) -> list[float]:
+    """A turn taken and given back."""
+    took = []
+    for _ in range(500):
+        begun = time.perf_counter()
+        claim = storage.claim(Pair("crab", "claimed"), "bench")
+        await claim.reach()
+        claim.leave()
+        took.append((time.perf_counter() - begun) * 1e6)
+    return took[50:]
+
+
+async def writes(server: Server, scratch: Path) -> Table:
+    table = Table("Writes by storage, µs", ["", "p50", "p99"], note="One after the other.")
+    files = FileStorage(scratch / "written")
+    shared = PostgresStorage(scratch, fresh_schema(server))
+    await shared.open()
+    measured = (
+        ("append, files", await appends(files)),
+        ("append, PostgreSQL", await appends(shared)),
+        ("lease, PostgreSQL", await claims(shared)),
+    )
+    for name, took in measured:
+        table.row(name, f"{percentile(took, 0.5):,.0f}", f"{percentile(took, 0.99):,.0f}")
+    await files.close()
+    await shared.close()
+    return table
+
+
+# ── A start ────────────────────────────────────────────────────────────────────────────────────
+
+FILL = """
+WITH made AS (
+    INSERT INTO conversations (key, handle, agent, sender, created_at, updated_at, title,
+        message_count, approved, last_seq, changed)
+    SELECT md5('k' || n), 'crab-s' || n, 'crab', 's' || n, '2026-01-01T00:00:00Z',
+        '2026-01-01T00:00:00Z', 'Number ' || n, 4, '{{}}', 5, pg_current_xact_id()
+    FROM generate_series({first}, {last}) n RETURNING id, sender
+)
+INSERT INTO entries (conversation, seq, message_id, kind, body)
+SELECT id, m + 2, m, 'message', json_build_object('kind', 'message', 'id', m, 'at',
+    '2026-01-01T00:00:00Z', 'message', json_build_object('role',
+    CASE m % 2 WHEN 0 THEN 'user' ELSE 'assistant' END, 'text', 'word' || m || ' by ' || sender))
+FROM made, generate_series(0, 3) m
+"""
+
+
+def restarts(model: str, server: Server, scratch: Path) -> Table:
+    table = Table(
+        "A daemon on PostgreSQL by the number of conversations in it",
+        ["conversations", "start to pong ms", "first turn ms", "idle RSS MB"],
+        note="The median of five starts; the turn is the first thing said to the daemon.",
+    )
+    for count in (0, 1_000, CONVERSATIONS):
+        url = fresh_schema(server)
+        config = CONFIG.format(url=model, storage=storage_section(url))
+        with daemon(scratch / f"start{count}", config) as running:
+            uvloop.run(first_turn(running.home))  # makes the schema
+        for start in range(1, count + 1, 10_000):
+            perform(url, FILL.format(first=start, last=min(start + 9_999, count)))
+        perform(url, "ANALYZE")
+        pongs: list[float] = []
+        firsts: list[float] = []
+        memory = 0.0
+        for _ in range(5):
+            begun = time.perf_counter()
+            with daemon(scratch / f"start{count}", config) as running:
+                pong, first = uvloop.run(first_turn(running.home, begun))
+                pongs.append(pong)
+                firsts.append(first)
+                memory = rss(running.pid)
+        table.row(
+            f"{count:,}",
+            f"{percentile(pongs, 0.5):.0f}",
+            f"{percentile(firsts, 0.5):.1f}",
+            f"{memory:.1f}",
+        )
+    return table
+
+
+async def first_turn(home: Path, begun: float = 0.0) -> tuple[float, float]:
+    async with connect(home=home) as client:
+        await client.ping()
+        pong = time.perf_counter()
+        await client.send("crab", "!say hello", sender="first")
+        return (pong - begun) * 1e3, (time.perf_counter() - pong) * 1e3
+
+
+def fresh_schema(server: Server) -> str:
+    name = f"bench_{time.monotonic_ns()}"
+    perform(server.url, f"CREATE SCHEMA {name}")
+    return with_parameters(server.url, search_path=name)
+
+
+def run() -> list[Table]:
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        model, _ = stack.enter_context(model_process("--no-record"))
+        server = made(scratch / "postgres")
+        stack.callback(server.close)
+        perform(server.url, *DURABLE)
+        return [
+            turns(model, server, scratch),
+            uvloop.run(writes(server, scratch)),
+            restarts(model, server, scratch),
+        ]
