@@ -223,6 +223,18 @@ async def test_what_an_agent_remembers_goes_where_its_name_goes(tmp_path: Path) 
         ]
 
 
+@pytest.mark.req("memory.rename")
+async def test_so_does_what_it_remembers_for_each_sender(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path, agents={"twin": OWN}, hooks={}) as daemon,
+        daemon.client() as client,
+    ):
+        await call(client, "remember", "ann", agent="twin", name="beach", content="north")
+        await client.rename_agent("twin", "other")
+        found = await client.search_memory("other", "north", sender="ann")
+        assert [hit.name for hit in found.hits] == ["beach"]
+
+
 @pytest.mark.req("memory.kept")
 async def test_it_is_there_after_a_restart_also_when_the_daemon_was_not_stopped(
     tmp_path: Path,

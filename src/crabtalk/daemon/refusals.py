@@ -50,6 +50,8 @@ def store_refusal(error: StoreError) -> RequestError:
             return NotFoundError(str(error))
         case 500:
             return InternalError(str(error))
+        case 503:
+            return UnavailableError(str(error))
     return BadRequestError(str(error))
 
 

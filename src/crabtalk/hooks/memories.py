@@ -170,5 +170,8 @@ class FileMemories:
 
 
 def name_of(agent: str, sender: str = "") -> str:
-    """Of its file, without the ending. No agent's name can hold a slash."""
-    return f"{agent}/{log_name(Pair(agent, sender))}" if sender else agent
+    """Of its file, without the ending. No agent's name can hold a slash.
+
+    A sender's part does not name the agent, so that it still is that when the agent is renamed.
+    """
+    return f"{agent}/{log_name(Pair('', sender))}" if sender else agent

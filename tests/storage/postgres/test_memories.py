@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -53,6 +54,15 @@ async def daemons(url: str, count: int = 2) -> AsyncIterator[list[PostgresMemori
     finally:
         for database in databases:
             await database.close()
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Database]:
+    database = Database(url, pool=1)
+    try:
+        yield database
+    finally:
+        await database.close()
 
 
 async def apply(memory: Memory, *ops: Op) -> None:
@@ -266,12 +276,9 @@ async def test_whoever_missed_more_than_the_journal_has_reads_all_of_it(
 
 
 async def rows(url: str, statement: str) -> int:
-    database = Database(url)
-    try:
+    async with connected(url) as database:
         ((number,),) = await database.fetch(statement)
         return int(number)
-    finally:
-        await database.close()
 
 
 @pytest.mark.req("memory.fleet.reload")
@@ -351,25 +358,24 @@ async def when_back(memories: PostgresMemories, memory: Memory) -> None:
 async def test_a_database_that_does_not_answer_is_not_waited_for_for_ever(
     private_postgres: Server,
 ) -> None:
-    database = Database(private_postgres.url)
-    await create_tables(database)
-    memories = PostgresMemories(database, wait=0.3, now=clock)
-    memory = await memories.open("crab")
-    await apply(memory, Add("coffee", "two sugars"))
-    before = memory.entries()
-    private_postgres.stall()
-    try:
-        with pytest.raises(StoreUnavailableError, match="whether it was kept shows"):
-            await apply(memory, Add("tea", ""))
-        assert memory.entries() == before
-    finally:
-        private_postgres.resume()
-    # Whether it was kept is found out: RAM is what the database is.
-    await when_back(memories, memory)
-    await apply(memory, Add("milk", ""))
-    assert await memories.export_memory("crab") == memory.encode()
-    assert {"coffee", "milk"} <= set(names(memory))
-    await database.close()
+    async with connected(private_postgres.url) as database:
+        await create_tables(database)
+        memories = PostgresMemories(database, wait=0.3, now=clock)
+        memory = await memories.open("crab")
+        await apply(memory, Add("coffee", "two sugars"))
+        before = memory.entries()
+        private_postgres.stall()
+        try:
+            with pytest.raises(StoreUnavailableError, match="whether it was kept shows"):
+                await apply(memory, Add("tea", ""))
+            assert memory.entries() == before
+        finally:
+            private_postgres.resume()
+        # Whether it was kept is found out: RAM is what the database is.
+        await when_back(memories, memory)
+        await apply(memory, Add("milk", ""))
+        assert await memories.export_memory("crab") == memory.encode()
+        assert {"coffee", "milk"} <= set(names(memory))
 
 
 @pytest.mark.req("memory.fleet.away")
@@ -500,8 +506,7 @@ async def test_each_use_of_a_memory_has_what_all_daemons_wrote(postgres_url: str
 @pytest.mark.one_loop
 @pytest.mark.req("memory.fleet.cost")
 async def test_no_statement_looks_at_what_it_is_not_about(postgres_url: str) -> None:
-    async with daemons(postgres_url, 1):
-        database = Database(postgres_url)
+    async with daemons(postgres_url, 1), connected(postgres_url) as database:
         async with database.transaction() as connection:
             await connection.execute(
                 "INSERT INTO memories (name, seq, next_id) "
@@ -527,7 +532,43 @@ async def test_no_statement_looks_at_what_it_is_not_about(postgres_url: str) -> 
             text = "\n".join(row[0] for row in plan)
             assert "Index" in text
             assert "Seq Scan" not in text, text
-        await database.close()
+
+
+@pytest.mark.one_loop
+@pytest.mark.req("memory.fleet.cost")
+async def test_a_plan_made_while_a_memory_was_small_does_for_a_large_one(postgres_url: str) -> None:
+    """Connections keep their plans: what is cheap for one entry must be for thousands."""
+    statements = {
+        module.SINCE: "'crab', 1, {seq}",
+        module.NEXT_PUT: "'crab', 8, 7, 1, 0, 'n', 't', '{{}}', 1, {seq}",
+        module.NEXT_DROP: "'crab', 0, 7, 1, {seq}",
+    }
+    async with daemons(postgres_url, 1) as (memories,), connected(postgres_url) as database:
+        await memories.import_memory("crab", encode(ENTRIES[:1], 2))
+        async with database.transaction() as connection:
+            for table in ("memories", "memory_entries", "memory_journal"):
+                # What it would find out by itself in a minute must not be needed.
+                await connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        async with database.transaction() as connection:
+            for number, (statement, values) in enumerate(statements.items()):
+                await connection.execute(f"PREPARE s{number} AS {statement}")
+                for _ in range(10):
+                    await connection.execute(f"EXECUTE s{number}({values.format(seq=99)})")
+            await connection.execute(
+                "INSERT INTO memory_entries SELECT 1, n, 1, 0, 'name', 'text', '{}' "
+                "FROM generate_series(2, 5000) n"
+            )
+            for number, values in enumerate(statements.values()):
+                told = await connection.fetch(
+                    f"EXPLAIN (ANALYZE, TIMING OFF) EXECUTE s{number}({values.format(seq=1)})"
+                )
+                text = "\n".join(row[0] for row in told)
+                touched = [float(found) for found in re.findall(r"actual rows=([\d.]+)", text)]
+                assert touched, text
+                assert max(touched) < 10, text
+                # The next one is refused unless it is told of a seq that is still there.
+                await connection.execute("UPDATE memories SET seq = 1")
+                await connection.execute("DELETE FROM memory_journal WHERE seq > 1")
 
 
 # ── Against a dictionary ────────────────────────────────────────────────────────────────────────
