@@ -13,6 +13,7 @@ import json
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,15 +21,17 @@ import pytest
 
 from crabtalk.client import Client, ServerError, connect
 from crabtalk.client.events import Event
+from crabtalk.daemon.config import load_config
 from crabtalk.daemon.daemon import Daemon
 from crabtalk.daemon.feed import FeedLimits
 from crabtalk.daemon.firings import EventLimits
 from crabtalk.daemon.server import DaemonServer
+from crabtalk.daemon.storing import open_storage
 from crabtalk.mcp import McpLimits
 from crabtalk.model import Tool
 from crabtalk.protocol import wire
 from crabtalk.runtime import Hook, Limits, ToolDispatch
-from crabtalk.storage import FileStorage, Storage
+from crabtalk.storage import Storage
 from crabtalk.storage.postgres import PostgresStorage
 from crabtalk.transport import Door, Listener, RunFiles, listen_unix
 from crabtalk.transport import Limits as TransportLimits
@@ -86,13 +89,20 @@ class Served:
     def configure(self, text: str) -> None:
         (self.home / "config.toml").write_text(text)
 
-    def agent_file(self, name: str) -> Path:
-        return self.home / "agents" / f"{name}.toml"
+    def agent_file(self, name: str) -> "Path | AgentRow":
+        return AgentRow(name) if DATABASE else self.home / "agents" / f"{name}.toml"
+
+    @property
+    def sessions(self) -> Path:
+        """Where the logs are."""
+        return self.home.with_name("exported") if DATABASE else self.home / "sessions"
 
     @property
     def logs(self) -> list[Path]:
         """Those of all conversations. Of those in a database: what they would be in files."""
-        return exported(DATABASE, self.home) if DATABASE else sorted(self.home.glob("sessions/*"))
+        if DATABASE:
+            export(self.sessions)
+        return sorted(self.sessions.glob("*"))
 
     def log(self) -> list[dict[str, Any]]:
         """That of the only conversation there is, line by line."""
@@ -133,11 +143,16 @@ async def served(
             model = await stack.enter_async_context(model_server(summary=summary))
         is_new = not home.exists()
         prepare(home, {} if DATABASE else agents, config.replace("{url}", model.url))
-        own = await storage_of(home, agents if is_new else {})
+        settings = load_config(home / "config.toml")
+        fleet = None
+        if storage is None:
+            storage, fleet = open_storage(home, replace(settings, flush=False))
+        if isinstance(storage, PostgresStorage) and is_new:
+            await install(storage, agents)
         daemon = Daemon(
             home,
-            storage or own,
-            await own.config(),
+            storage,
+            settings.document,
             limits=limits,
             feed_limits=feed_limits,
             event_limits=event_limits,
@@ -145,6 +160,7 @@ async def served(
             mcp_limits=mcp_limits or McpLimits(mcp_wait_seconds=PATIENCE),
             hook=Tools(**tools or {}) if hooks is None else None,
             hooks=hooks or {},
+            fleet=fleet,
         )
         listener = Listener(
             DaemonServer(daemon), transport_limits or TransportLimits(drain_timeout=1)
@@ -159,25 +175,44 @@ async def served(
                 await daemon.close()
 
 
-async def storage_of(home: Path, agents: Mapping[str, str]) -> Storage:
-    """What a home says; with these agents, if that is a database."""
-    if not DATABASE:
-        return FileStorage(home, flush=False)
-    shared = PostgresStorage(home, DATABASE)
+async def install(storage: PostgresStorage, agents: Mapping[str, str]) -> None:
+    await storage.open()
     for name, text in agents.items():
-        await shared.open()
-        await shared.agent_table.put(name, text)
-    return shared
+        await storage.agent_table.put(name, text)
 
 
-def exported(database: str, home: Path) -> list[Path]:
-    directory = home.with_name("exported")
+def export(directory: Path) -> None:
+    """The logs of all conversations, anew."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
-    for row in perform(database, LINES):
+    for row in perform(DATABASE, LINES):
         with (directory / f"{row['handle']}.jsonl").open("a") as file:
             file.write(f"{row['body']}\n")
-    return sorted(directory.iterdir())
+
+
+class AgentRow:
+    """An agent's text where that is in the database, used as its file would be."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def exists(self) -> bool:
+        return bool(self._rows("SELECT body FROM agents WHERE name = $1"))
+
+    def read_text(self) -> str:
+        (row,) = self._rows("SELECT body FROM agents WHERE name = $1")
+        return str(row["body"])
+
+    def write_text(self, text: str) -> None:
+        self._rows(
+            "INSERT INTO agents VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET body = $2", text
+        )
+
+    def unlink(self) -> None:
+        self._rows("DELETE FROM agents WHERE name = $1")
+
+    def _rows(self, statement: str, *values: str) -> list[dict[str, Any]]:
+        return perform(DATABASE, statement, values=(self._name, *values))
 
 
 def prepare(home: Path, agents: Mapping[str, str], config: str) -> None:

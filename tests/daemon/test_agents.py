@@ -73,13 +73,14 @@ async def test_a_home_without_agents_gets_crab(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("agents.create")
+@pytest.mark.on_files
 async def test_a_new_agent_can_be_talked_to_at_once_and_has_a_file(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon, daemon.client() as client:
         info = await client.create_agent("owl", "You are owl.", {"description": "wise"})
         assert (info.name, info.description) == ("owl", "wise")
         await client.send("owl", "hello")
         assert shown(daemon.model.requests[-1])[0] == ("system", "You are owl.")
-        path = daemon.agent_file("owl")
+        path = daemon.home / "agents" / "owl.toml"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         await client.reload()
         assert await client.get_agent("owl") == info
@@ -221,6 +222,7 @@ def toml(server: dict[str, Any]) -> str:
 
 
 @pytest.mark.req("agents.rename")
+@pytest.mark.on_files
 async def test_renaming_is_refused_for_crab_and_for_names_that_are_taken_or_none(
     tmp_path: Path,
 ) -> None:
@@ -242,6 +244,7 @@ async def test_renaming_is_refused_for_crab_and_for_names_that_are_taken_or_none
 
 
 @pytest.mark.req("agents.broken")
+@pytest.mark.on_files
 async def test_a_broken_file_is_reported_by_name_and_the_others_load(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "c"\n', "owl": "prompt = ", "ant": "thinking = true\n"}
     async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
@@ -259,6 +262,7 @@ async def test_a_broken_file_is_reported_by_name_and_the_others_load(tmp_path: P
 
 
 @pytest.mark.req("agents.broken")
+@pytest.mark.on_files
 async def test_an_agent_whose_file_breaks_while_it_is_in_use_stays_as_it_was(
     tmp_path: Path,
 ) -> None:

@@ -350,6 +350,7 @@ async def test_once_is_once_however_many_events_come_at_the_same_time(tmp_path: 
 
 
 @pytest.mark.req("events.once_order")
+@pytest.mark.on_files
 async def test_once_is_struck_off_on_disk_before_it_is_fired(tmp_path: Path) -> None:
     limits = EventLimits(event_runs=1)
     async with served(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
@@ -366,6 +367,7 @@ async def test_once_is_struck_off_on_disk_before_it_is_fired(tmp_path: Path) -> 
 
 
 @pytest.mark.req("events.once_order")
+@pytest.mark.on_files
 async def test_once_that_cannot_be_struck_off_is_not_fired_and_stays(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin", once=True)
@@ -384,6 +386,7 @@ async def test_once_that_cannot_be_struck_off_is_not_fired_and_stays(tmp_path: P
 
 
 @pytest.mark.req("events.once_order")
+@pytest.mark.on_files
 async def test_once_that_a_person_took_out_of_the_file_is_not_fired(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin", once=True)
@@ -407,6 +410,7 @@ class Held(SubscriptionFile):
 
 
 @pytest.mark.req("events.once")
+@pytest.mark.on_files
 async def test_once_is_once_though_a_reload_reads_it_again_before_it_is_struck_off(
     tmp_path: Path,
 ) -> None:
@@ -434,6 +438,7 @@ async def test_once_is_once_though_a_reload_reads_it_again_before_it_is_struck_o
 @pytest.mark.req("events.once")
 @pytest.mark.req("events.many")
 @pytest.mark.one_loop
+@pytest.mark.on_files
 async def test_a_thousand_that_are_once_are_struck_off_together_and_each_runs(
     tmp_path: Path,
 ) -> None:
@@ -511,6 +516,7 @@ async def test_subscriptions_survive_a_restart_and_ids_go_on(tmp_path: Path) -> 
 
 
 @pytest.mark.req("events.reload")
+@pytest.mark.on_files
 async def test_what_a_person_wrote_into_the_file_holds_after_a_reload(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin")
@@ -527,6 +533,7 @@ async def test_what_a_person_wrote_into_the_file_holds_after_a_reload(tmp_path: 
 
 
 @pytest.mark.req("events.broken_file")
+@pytest.mark.on_files
 async def test_a_broken_file_is_a_problem_and_stays_as_it_is_until_it_is_mended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -623,7 +630,7 @@ async def test_events_beyond_what_may_wait_are_refused_and_a_run_that_ends_is_no
             await client.publish_event("x", "12345")
         assert await refused(client.publish_event("x", "1")) == 503
         assert (await client.send("crab", "!say fine")).content == "fine"
-        assert f"the event {DONE!r} is lost" in caplog.text
+        await becomes(lambda: f"the event {DONE!r} is lost" in caplog.text)
         states = daemon.daemon.bus.statistics()
         assert (states["refused"], states["lost"]) == (1, 1)
         (problem,) = (await client.get_stats()).problems
@@ -732,6 +739,7 @@ async def test_a_payload_that_was_passed_on_is_kept_though_its_turn_has_not_come
 
 @pytest.mark.req("events.many")
 @pytest.mark.one_loop
+@pytest.mark.on_files
 async def test_a_thousand_subscribers_hold_nobody_up_and_run_a_few_at_a_time(
     tmp_path: Path,
 ) -> None:

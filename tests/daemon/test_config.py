@@ -1,14 +1,20 @@
 """Config: an empty file works, a wrong one says what to write."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
+from crabtalk.client import ServerError, connect
 from crabtalk.daemon.config import Config, StorageSettings, load_config
 from crabtalk.daemon.config_file import ConfigError
 from crabtalk.daemon.feed import FeedLimits
 from crabtalk.runtime import Limits as RuntimeLimits
+from crabtalk.storage import StorageError
+from crabtalk.storage.postgres.database import Database
 from crabtalk.transport import Limits, TcpAddress
+from tests.daemon.child import Child
+from tests.postgres import Server, perform, with_parameters
 
 
 @pytest.fixture
@@ -152,3 +158,63 @@ def test_what_is_wrong_with_a_url_is_said_without_it(path: Path, url: str) -> No
     with pytest.raises(ConfigError) as caught:
         load_config(path)
     assert "s3cr3t" not in str(caught.value)
+
+
+async def user_of(url: str) -> str:
+    """Who a database takes us for."""
+    database = Database(url)
+    try:
+        row = await database.fetch_row("SELECT current_user::text AS name")
+        assert row is not None
+        return str(row["name"])
+    finally:
+        await database.close()
+
+
+@pytest.mark.req("config.storage.password")
+@pytest.mark.one_loop
+async def test_the_password_may_come_from_the_environment_or_a_file(
+    tmp_path: Path, private_postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    perform(private_postgres.url, "CREATE ROLE owl LOGIN PASSWORD 's3cr3t/h00t'")
+    url = private_postgres.url.replace("crabtalk@", "owl@")
+    for name in ("PGPASSWORD", "PGPASSFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(StorageError) as caught:
+        await user_of(url)
+    assert "password" in str(caught.value)
+    passwords = tmp_path / "passwords"
+    passwords.write_text("*:*:*:owl:s3cr3t/h00t\n")
+    passwords.chmod(0o600)
+    assert await user_of(with_parameters(url, passfile=str(passwords))) == "owl"
+    assert await user_of(url.replace("owl@", "owl:s3cr3t%2Fh00t@")) == "owl"
+    monkeypatch.setenv("PGPASSWORD", "s3cr3t/h00t")
+    assert await user_of(url) == "owl"
+
+
+@pytest.mark.req("config.storage.secret")
+@pytest.mark.one_loop
+async def test_a_daemon_that_is_not_let_in_says_so_without_the_password(
+    tmp_path: Path, private_postgres: Server
+) -> None:
+    perform(private_postgres.url, "CREATE ROLE owl LOGIN PASSWORD 'hoot'")
+    url = private_postgres.url.replace("crabtalk@", "owl:s3cr3t%2Fh00t@")
+    home = tmp_path / "home"
+    home.mkdir(0o700)
+    (home / "config.toml").write_text(f'[storage]\nurl = "{url}"\n')
+    process = Child(home)
+    try:
+        await process.start()
+        async with connect(home=home) as client:
+            with pytest.raises(ServerError) as caught:
+                await client.send("crab", "hello")
+            problems = list((await client.get_stats()).problems)
+        process.signal(signal.SIGTERM)
+        await process.gone()
+    finally:
+        await process.kill()
+    logged = (home / "logs" / "crabtalkd.log").read_text()
+    assert any("owl" in text for text in (caught.value.message, *problems, logged))
+    for text in (caught.value.message, *problems, logged, process.said):
+        assert "s3cr3t" not in text

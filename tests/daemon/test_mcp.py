@@ -442,7 +442,7 @@ async def test_servers_are_added_changed_and_taken_away_in_the_agents_file(
     async with (
         housed(daemon, {"crab": file}) as client,
     ):
-        path = daemon.agent_file("crab")
+        path = daemon.home / "agents" / "crab.toml"
         made = await client.upsert_mcp(
             "crab", server("sand", "--any", "1") | {"env": {"TOKEN": "s3cret-token"}}
         )

@@ -76,7 +76,7 @@ async def test_clients_choose_their_own_convention_for_senders(tmp_path: Path, s
         assert conversation.sender == sender
         assert conversation.message_count == 4
         (log,) = daemon.logs
-        assert log.parent == daemon.home / "sessions"
+        assert log.parent == daemon.sessions
 
 
 @pytest.mark.req("conv.identity.pair")
@@ -155,6 +155,7 @@ async def test_a_conversation_persists_across_restarts(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("conv.persists.storage")
+@pytest.mark.on_files
 async def test_keeping_it_is_the_business_of_the_storage(tmp_path: Path) -> None:
     """With one that keeps nothing on disk there is nothing on disk; what it keeps comes back."""
     storage = Shelf()

@@ -496,6 +496,7 @@ async def test_a_provider_that_never_answers_is_not_waited_for_without_end(
 
 
 @pytest.mark.req("durability.storage_failure_told")
+@pytest.mark.on_files
 async def test_storage_that_fails_is_an_error_the_client_sees(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon, daemon.client() as client:
         (daemon.home / "sessions").touch()  # where a directory should be
@@ -510,6 +511,7 @@ async def test_storage_that_fails_is_an_error_the_client_sees(tmp_path: Path) ->
 
 
 @pytest.mark.req("daemon.start.bad_storage")
+@pytest.mark.on_files
 async def test_agents_that_cannot_be_read_are_a_problem_and_no_reason_not_to_start(
     tmp_path: Path,
 ) -> None:

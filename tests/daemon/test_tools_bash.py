@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ from tests.daemon.served import (
     until,
     within,
 )
+
+# How a shell is started and ended is tested on both loops with the hook itself.
+pytestmark = pytest.mark.one_loop
 
 CRAB = 'prompt = "You are crab."\n'
 NOTHING = {"stdout": "", "stderr": "", "exit_code": -1}
@@ -469,15 +473,24 @@ async def test_the_calls_of_a_step_run_side_by_side(tmp_path: Path) -> None:
 async def test_results_are_kept_in_call_order_and_those_too_many_are_told_so(
     tmp_path: Path,
 ) -> None:
-    """Each call of the first half waits for one of the second."""
-    command = f"until [ $N -ge 32 ] || [ -e {tmp_path}/$((N+32)) ]; do sleep 0.02; done; "
+    """Calls of the first half wait until a result of the second was told."""
+    command = f"until [ $N -ge 32 ] || [ -e {tmp_path}/told ]; do sleep 0.02; done; "
     command += f"echo $N; touch {tmp_path}/$N"
     calls = [("bash", {"command": command, "env": {"N": str(n)}}) for n in range(70)]
     async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        events = await told(client.stream("crab", calling(calls)))
-        told_of = [event for event in events if isinstance(event, wire.ToolResultEvent)]
-        made = [event for event in told_of if not event.is_error]
-        assert [int(json.loads(e.output)["stdout"]) for e in made] != list(range(64))
+        events: list[Any] = []
+        made: list[int] = []
+        async with (
+            asyncio.timeout(PATIENCE),
+            aclosing(client.stream("crab", calling(calls))) as stream,
+        ):
+            async for event in stream:
+                events.append(event)
+                if isinstance(event, wire.ToolResultEvent) and not event.is_error:
+                    made.append(int(json.loads(event.output)["stdout"]))
+                    (tmp_path / "told").touch()
+        assert made[0] >= 32
+        assert sorted(made) == list(range(64))
         kept = [text for role, text in await messages(client, "crab") if role == "tool"]
         assert [json.loads(text)["stdout"] for text in kept[:64]] == [f"{n}\n" for n in range(64)]
         refused = [result for result in outcomes(events) if result.is_error]

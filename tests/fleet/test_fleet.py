@@ -11,6 +11,7 @@ import pytest
 from crabtalk.client import Client, ServerError
 from crabtalk.daemon.relay import Relay
 from crabtalk.protocol import wire
+from crabtalk.runtime import Scope, SessionIndex
 from tests.daemon.served import Served, becomes, following, refused, until, within
 from tests.fleet.several import several
 from tests.postgres import perform
@@ -324,3 +325,70 @@ async def test_a_turn_whose_daemon_is_gone_is_closed_on_the_record_and_followers
         end = await until(stream, wire.StreamEnd)
         assert "taken over" in end.error
         assert len(perform(postgres_url, DONES)) == 2
+
+
+# ── Searching ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("fleet.search")
+async def test_what_was_said_elsewhere_is_found_at_once_and_what_was_deleted_is_not(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with (
+        several(tmp_path, postgres_url, 2) as (one, two),
+        talking(one, two) as (here, there),
+    ):
+
+        async def found(word: str) -> list[str]:
+            return [hit.sender for hit in (await within(there.search_sessions(word))).hits]
+
+        await here.send("crab", "!say periwinkle", sender="ann")
+        assert await found("periwinkle") == ["ann"]
+        await here.send("crab", "!say cowrie", sender="ann")
+        await here.send("crab", "!say cowrie", sender="bob")
+        assert sorted(await found("cowrie")) == ["ann", "bob"]
+        for listed in (await here.list_conversations(sender="ann")).conversations:
+            await here.delete_conversation(listed.file_path)
+        assert await found("periwinkle") == []
+        assert await found("cowrie") == ["bob"]
+
+
+@pytest.mark.req("fleet.search")
+async def test_a_daemon_that_comes_back_reads_only_what_it_missed(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two):
+        async with talking(one) as (here,):
+            for number in range(20):
+                await here.send("crab", f"!say oyster{number}", sender=f"s{number}")
+        async with two.client() as there:
+            assert (await within(there.search_sessions("oyster7"))).hits
+        index = two.daemon.index
+        await becomes(lambda: index.statistics().is_current)
+        await two.daemon.index.close()
+        async with talking(one) as (here,):
+            await here.send("crab", "!say limpet", sender="late")
+        again = SessionIndex(two.daemon.storage, two.home / "index" / "sessions")
+        try:
+            (hit,) = await within(again.search("limpet", scope=Scope()))
+            assert hit.sender == "late"
+            assert again.statistics().commits == 1
+            assert (await within(again.search("oyster3", scope=Scope())))[0].sender == "s3"
+        finally:
+            await again.close()
+
+
+# ── What it says of itself ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("fleet.stats")
+async def test_a_daemon_names_the_others_and_their_database(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 3) as (one, _, _), talking(one) as (here,):
+        fleet = (await here.get_stats()).fleet
+        assert [member.is_alive for member in fleet.members] == [True] * 3
+        assert sum(member.is_self for member in fleet.members) == 1
+        assert fleet.schema_version == 1
+        assert fleet.lease_secs == 10
+        assert abs(fleet.clock_ahead) < 1

@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -34,6 +35,8 @@ from crabtalk.storage import (
     Stored,
     log_name,
 )
+from crabtalk.storage.postgres import PostgresStorage
+from tests.postgres import schema
 from tests.storage.backends import BACKENDS, backend
 from tests.storage.samples import AT, PAIR, every_kind, folded, log_of, opening, said
 
@@ -53,6 +56,7 @@ async def loaded(storage: Storage, pair: Pair = PAIR) -> Stored:
     return stored
 
 
+@pytest.mark.req("storage.both")
 async def test_what_was_appended_comes_back_in_order(storage: Storage) -> None:
     await storage.append(PAIR, [opening()], create=True)
     for number in range(10):
@@ -477,6 +481,32 @@ class FileMachine(StorageMachine):
             log.write(data.draw(st.sampled_from([b"\0\n", b'{"kind":"compact"}\n', b"\n"])))
 
 
+class PostgresMachine(StorageMachine):
+    """The same, and now and then another daemon goes on."""
+
+    url: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.stack = ExitStack()
+        self.schema = self.stack.enter_context(schema(self.url))
+        self.storage = self.run(self.opened())
+
+    async def opened(self) -> Storage:
+        return PostgresStorage(Path(self.directory.name), self.schema)
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.stack.close()
+        self.directory.cleanup()
+
+    @rule()
+    def reopen(self) -> None:
+        self.run(self.storage.close())
+        self.storage = self.run(self.opened())
+
+
 def test_memory_keeps_what_a_dictionary_keeps() -> None:
     run_state_machine_as_test(
         MemoryMachine, settings=settings(max_examples=15, stateful_step_count=25)
@@ -488,4 +518,16 @@ def test_memory_keeps_what_a_dictionary_keeps() -> None:
 def test_files_keep_what_a_dictionary_keeps_through_cuts_and_restarts(count: int) -> None:
     run_state_machine_as_test(
         FileMachine, settings=settings(max_examples=count, stateful_step_count=25)
+    )
+
+
+@pytest.mark.req("storage.both")
+@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.timeout(600)
+def test_a_database_keeps_what_a_dictionary_keeps_whichever_daemon_asks(
+    postgres_server: str, count: int
+) -> None:
+    machine = type("Machine", (PostgresMachine,), {"url": postgres_server})
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=count, stateful_step_count=25)
     )

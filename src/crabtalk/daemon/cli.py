@@ -36,7 +36,7 @@ Examples:
 @click.group(epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="crabtalkd", message="%(prog)s %(version)s")
 def main() -> None:
-    """The agent daemon: owns the conversations, runs the agents, serves any client."""
+    """The agent daemon: owns conversations, runs agents, serves clients."""
 
 
 home_option = click.option(
@@ -175,6 +175,48 @@ def status(home: str | None, in_json: bool) -> None:
     root = home_at(home)
     with complaints(*of_the_daemon()):
         click.echo(asyncio.run(ask(root, in_json)))
+
+
+@main.command()
+@home_option
+@click.option("--from", "source", required=True, metavar="URL", help="Where it is now.")
+@click.option("--to", "target", required=True, metavar="URL", help="Where it is to be, too.")
+@click.option("--json", "in_json", is_flag=True, help="One JSON document on standard output.")
+def migrate(home: str | None, source: str, target: str, in_json: bool) -> None:
+    """Copy all that is kept from files into a database, or back.
+
+    URL is file: for those in the home, or postgresql://HOST/DATABASE. Conversations, agents,
+    memories and subscriptions are copied and then compared; nothing is removed. No daemon may run
+    meanwhile. What was interrupted can be run again. Exits with 1 when both are not the same.
+
+    \b
+    Examples:
+      crabtalkd migrate --from file: --to postgresql://db.example/crabtalk
+      crabtalkd migrate --from postgresql://db.example/crabtalk --to file: --home /srv/crab
+    """
+    from crabtalk.memory import StoreError
+    from crabtalk.storage import StorageError
+
+    from .home import HomeError
+    from .migrating import command
+    from .migrating.migration import MigrationError
+
+    root = home_at(home)
+    command.check(source, target, root)
+    try:
+        with (
+            complaints(MigrationError, HomeError, StorageError, StoreError),
+            asyncio.Runner(loop_factory=new_event_loop) as runner,
+        ):
+            outcomes = runner.run(command.run(root, source, target))
+    except KeyboardInterrupt:
+        say("crabtalkd: interrupted; run it again to go on")
+        sys.exit(130)
+    click.echo(command.as_json(outcomes) if in_json else command.as_text(outcomes))
+    if not all(one.is_same for one in outcomes):
+        say("crabtalkd: both are not the same; nothing was removed, so look at what differs")
+        sys.exit(1)
+    say(command.advice(root, target))
 
 
 @main.command()

@@ -200,7 +200,7 @@ def parse_url(url: object, path: Path) -> str:
         )
     try:
         # What ends an address in the midst of a password ends it for whoever masks it, too.
-        is_whole = "@" not in url or "@" in urlsplit(url).netloc
+        is_whole = "@" in urlsplit(url).netloc or "@" not in url
     except ValueError:
         is_whole = False
     if not is_whole:

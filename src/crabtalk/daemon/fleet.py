@@ -16,10 +16,11 @@ from crabtalk.protocol import InternalError, RequestError, Server, wire
 from crabtalk.runtime import DEFAULT_SENDER, AskUser, Run
 from crabtalk.storage import Pair, StorageError, StorageUnavailableError
 
+from .fleet_stats import fleet_info
 from .relay import Relay
 
 if TYPE_CHECKING:
-    from crabtalk.storage.postgres import Member, PostgresStorage
+    from crabtalk.storage.postgres import PostgresStorage
 
     from .daemon import Daemon
 
@@ -70,8 +71,9 @@ class Fleet:
 
         self._storage.mail.answer(REQUEST, carry_out)
 
-    async def members(self) -> "list[Member]":
-        return await self._storage.members.list()
+    async def info(self) -> wire.FleetInfo:
+        """Who shares this storage, and how it fares."""
+        return await fleet_info(self._storage)
 
     async def close(self) -> None:
         for task in list(self._tasks):

@@ -51,6 +51,7 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
 
     async def get_stats(self, request: wire.GetStats) -> wire.DaemonStats:
         runtime = await self._daemon.ready()
+        fleet = self._daemon.fleet
         return wire.DaemonStats(
             uptime_secs=int(time.monotonic() - self._started),
             active_conversations=sum(c.exists for c in runtime.conversations),
@@ -58,6 +59,7 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
             active_model=self._daemon.models.active,
             runs=runtime.running,
             problems=self._daemon.problems,
+            fleet=await fleet.info() if fleet is not None else None,
         )
 
     async def reload(self, request: wire.ReloadMsg) -> None:

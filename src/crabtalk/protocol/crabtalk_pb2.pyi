@@ -3252,6 +3252,7 @@ class DaemonStats(_message.Message):
     ACTIVE_MODEL_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    FLEET_FIELD_NUMBER: _builtins.int
     uptime_secs: _builtins.int
     active_conversations: _builtins.int
     registered_agents: _builtins.int
@@ -3262,6 +3263,10 @@ class DaemonStats(_message.Message):
     def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What is wrong with the set-up right now, a sentence each; empty when all is well."""
 
+    @_builtins.property
+    def fleet(self) -> Global___FleetInfo:
+        """Absent where the daemon shares its storage with no other."""
+
     def __init__(
         self,
         *,
@@ -3271,16 +3276,107 @@ class DaemonStats(_message.Message):
         active_model: _builtins.str = ...,
         runs: _builtins.int | None = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
+        fleet: Global___FleetInfo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_runs", b"_runs", "runs", b"runs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fleet", b"_fleet", "_runs", b"_runs", "fleet", b"fleet", "runs", b"runs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_runs", b"_runs", "active_conversations", b"active_conversations", "active_model", b"active_model", "problems", b"problems", "registered_agents", b"registered_agents", "runs", b"runs", "uptime_secs", b"uptime_secs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fleet", b"_fleet", "_runs", b"_runs", "active_conversations", b"active_conversations", "active_model", b"active_model", "fleet", b"fleet", "problems", b"problems", "registered_agents", b"registered_agents", "runs", b"runs", "uptime_secs", b"uptime_secs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fleet: _TypeAlias = _typing.Literal["fleet"]  # noqa: Y015
+    _WhichOneofArgType__fleet: _TypeAlias = _typing.Literal["_fleet", b"_fleet"]  # noqa: Y015
     _WhichOneofReturnType__runs: _TypeAlias = _typing.Literal["runs"]  # noqa: Y015
     _WhichOneofArgType__runs: _TypeAlias = _typing.Literal["_runs", b"_runs"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fleet) -> _WhichOneofReturnType__fleet | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__runs) -> _WhichOneofReturnType__runs | None: ...
 
 Global___DaemonStats: _TypeAlias = DaemonStats  # noqa: Y015
+
+@_typing.final
+class FleetInfo(_message.Message):
+    """The daemons that share a database, and how it is for the one that was asked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATABASE_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
+    LEASE_SECS_FIELD_NUMBER: _builtins.int
+    CLOCK_AHEAD_FIELD_NUMBER: _builtins.int
+    IS_LISTENING_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    database: _builtins.str
+    """Where it is, without what is secret."""
+    trouble: _builtins.str
+    """Why it cannot be used now, a sentence; empty when it can. What follows but for lease_secs and
+    is_listening is not known then.
+    """
+    schema_version: _builtins.int
+    lease_secs: _builtins.float
+    """How long a daemon that is not heard of keeps its turns."""
+    clock_ahead: _builtins.float
+    """How far the database's clock is ahead of this daemon's, in seconds."""
+    is_listening: _builtins.bool
+    """Whether this daemon hears at once what others tell it; else it looks every second."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetMember]:
+        """In the order they came; those that died are there for an hour."""
+
+    def __init__(
+        self,
+        *,
+        database: _builtins.str = ...,
+        trouble: _builtins.str = ...,
+        schema_version: _builtins.int = ...,
+        lease_secs: _builtins.float = ...,
+        clock_ahead: _builtins.float = ...,
+        is_listening: _builtins.bool = ...,
+        members: _abc.Iterable[Global___FleetMember] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "database", b"database", "is_listening", b"is_listening", "lease_secs", b"lease_secs", "members", b"members", "schema_version", b"schema_version", "trouble", b"trouble"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetInfo: _TypeAlias = FleetInfo  # noqa: Y015
+
+@_typing.final
+class FleetMember(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    UPTIME_SECS_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    IS_ALIVE_FIELD_NUMBER: _builtins.int
+    IS_SELF_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    version: _builtins.str
+    uptime_secs: _builtins.int
+    runs: _builtins.int
+    """Turns running or waiting."""
+    is_alive: _builtins.bool
+    is_self: _builtins.bool
+    """The one that was asked."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+        uptime_secs: _builtins.int = ...,
+        runs: _builtins.int = ...,
+        is_alive: _builtins.bool = ...,
+        is_self: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_alive", b"is_alive", "is_self", b"is_self", "name", b"name", "runs", b"runs", "uptime_secs", b"uptime_secs", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetMember: _TypeAlias = FleetMember  # noqa: Y015
 
 @_typing.final
 class ErrorMsg(_message.Message):

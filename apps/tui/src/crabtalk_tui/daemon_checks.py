@@ -12,6 +12,7 @@ from crabtalk.component.command import one_line
 
 from .checks import Finding, here, missing_variables
 from .complaints import CommandError, complaint
+from .fleet import about_fleet
 from .moments import age
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def questioned(home: Path, before: Sequence[Finding]) -> Iterator[Finding]:
         with connect_sync(home=home, client="crabtalk doctor", timeout=AT_ONCE) as client:
             yield from about_itself(client, home)
             stats = client.get_stats()
+            if stats.HasField("fleet"):
+                yield from about_fleet(stats.fleet)
             mcps = list(client.list_mcps().mcps)
             yield from about_problems(home, stats.problems, mcps, before)
             yield from about_servers(home, mcps)

@@ -17,7 +17,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, home: Path | None, in_json: bool) -> None:
-    """Look at home, daemon, models and MCP servers: what is wrong, and what mends it.
+    """Look at home, daemon, database, models and MCP servers: what is wrong, what mends it.
 
     Changes nothing and starts nothing. Exits with 1 when something has failed.
 

@@ -7,6 +7,7 @@ import click
 
 from crabtalk.component.command import document, json_option, one_line, say, show, table
 
+from .fleet import rows as rows_of
 from .moments import age
 from .options import daemon, home_option
 
@@ -38,6 +39,7 @@ def stats(home: Path | None, in_json: bool) -> None:
         ("model", one_line(known.active_model) or "none yet; `crabtalkd setup` helps with that"),
         ("agents", str(known.registered_agents)),
         ("conversations", f"{known.active_conversations} in memory, {known.runs} turns running"),
+        *(rows_of(known.fleet) if known.HasField("fleet") else ()),
         *(("problem", one_line(problem)) for problem in known.problems),
     ]
     show(table(rows))

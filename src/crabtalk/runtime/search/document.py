@@ -13,6 +13,8 @@ from crabtalk.model.messages import Message
 USER = 1.5
 ASSISTANT = 1.0
 TOOL_USE = 1.3
+# Those that a message may have.
+MESSAGES = (USER, TOOL_USE, ASSISTANT)
 TITLE = 2.0
 SUMMARY = 3.0
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from crabtalk.storage import Followed, Pair, Storage, StorageError
+from crabtalk.storage import Changes, Followed, Pair, Storage, StorageError, log_name
 
 from .library import Library, View
 from .manifest import Row
@@ -41,6 +41,8 @@ PATIENCE = 10
 COMPLETE = "complete"
 # How long `close` waits for what is not committed; the logs have it.
 CLOSING_SECONDS = 2.0
+# How often it looks for what others appended, where storage is shared, while nobody searches.
+LOOK_SECONDS = 5.0
 # Pauses after a failure: twice as long each time.
 FIRST_PAUSE, LAST_PAUSE = 0.25, 60.0
 
@@ -65,6 +67,8 @@ class Follower:
         self._index_tool_results = index_tool_results
         self._backlog: dict[str, None] = {}  # handles of logs to read, in order
         self._is_surveyed = False
+        self._cursor = ""  # up to which changes by others are known; empty where nobody can say
+        self._looking = asyncio.Lock()
         self._missing: set[Pair] = set()  # of whom no log was found, the last time
         self._stale: set[str] = set()
         self._damage = ""
@@ -137,6 +141,22 @@ class Follower:
         while self._tail.overflowed and not self.error and not self._closing:
             self._hurry.set()
             await self._progress.wait()
+        await self._read_others()
+
+    async def _read_others(self) -> None:
+        """What others appended by now, as far as that takes no longer than anybody would wait."""
+        if not self._cursor or self.library is None:
+            return
+        try:
+            behind = await self._look(self.library)
+        except StorageError as error:
+            log.info("what others said lately is not known: %s", error)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCHING_UP_SECONDS):
+                while not behind.isdisjoint(self._backlog) and not self.error:
+                    self.wake(hurry=True)
+                    await self._progress.wait()
 
     async def close(self) -> None:
         """Keeps what it can within a moment."""
@@ -184,7 +204,9 @@ class Follower:
     async def _open(self) -> Library:
         self.library = await self._in_thread(Library, self._directory)
         self.view = self.library.view()
-        if await self._in_thread(self._was_complete):
+        was_complete = await self._in_thread(self._was_complete)
+        # Where storage is shared, others have gone on since.
+        if was_complete and not await self._in_thread(self.library.manifest.cursor):
             self._current.set()
         self._is_surveyed = False
         self._damage = ""
@@ -237,23 +259,41 @@ class Follower:
                     self._is_doubted = False
                     await self._verify(library)
                 elif not self._backlog and self._is_surveyed:
+                    if self._cursor:
+                        await self._in_thread(library.manifest.set_cursor, self._cursor)
                     if verification is None:
                         verification = asyncio.ensure_future(self._verify(library))
-                    await self._due()
+                    await self._due(library)
         finally:
             if verification is not None:
                 verification.cancel()
 
-    async def _due(self) -> None:
+    async def _due(self, library: Library) -> None:
         """Until there is something to do, and then until it is enough."""
         self._wake.clear()
         if not self._is_needed():
             self._is_resting = True
-            await self._wake.wait()
+            await self._rest_until_woken(library)
             self._is_resting = False
+            if self._backlog:
+                return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COMMIT_SECONDS):
                 await self._hurry.wait()
+
+    async def _rest_until_woken(self, library: Library) -> None:
+        if not self._cursor:
+            await self._wake.wait()
+            return
+        while not self._wake.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._wake.wait()
+                    return
+            with contextlib.suppress(StorageError):  # it is away: the next look may find it
+                await self._look(library)
+            if self._backlog:
+                return
 
     def _is_needed(self) -> bool:
         doubts = self._damage or self._is_doubted
@@ -274,6 +314,16 @@ class Follower:
     async def _survey(self, library: Library) -> None:
         """Which logs are not as they were read, and which are gone."""
         self._is_surveyed = True
+        since = await self._in_thread(library.manifest.cursor) if not self._cursor else ""
+        if since and not await self._is_indexed_as_wanted(library):
+            since = ""
+        # Before all are looked at: what comes meanwhile is seen twice rather than not at all.
+        changes = await self._storage.changes(since)
+        if changes is not None:
+            self._cursor = changes.cursor
+            if changes.versions is not None:
+                self._backlog |= dict.fromkeys(await self._others(library, changes))
+                return
         versions = await self._storage.versions()
         known = await self._in_thread(library.manifest.read_so_far)
         allowed = {agent: self._index_tool_results(agent) for _, agent, _ in known.values()}
@@ -289,6 +339,32 @@ class Follower:
         behind, gone = await asyncio.to_thread(compare)
         self._backlog = dict.fromkeys(behind)
         await self._in_thread(library.remove_all, gone)
+
+    async def _is_indexed_as_wanted(self, library: Library) -> bool:
+        agents = await self._in_thread(library.manifest.agents)
+        return all(self._index_tool_results(agent) == results for agent, results in agents)
+
+    async def _look(self, library: Library) -> set[str]:
+        """What others have changed since: to be read. Raises StorageError."""
+        async with self._looking:
+            changes = await self._storage.changes(self._cursor)
+            if changes is None or changes.versions is None:
+                self._is_surveyed = False
+                return set()
+            behind = await self._others(library, changes)
+            self._cursor = changes.cursor
+            self._backlog |= dict.fromkeys(behind)
+        if behind:
+            self._wake.set()
+        return set(behind)
+
+    async def _others(self, library: Library, changes: Changes) -> list[str]:
+        """Which of these logs have something that neither the library nor the tail has."""
+        if changes.gone:
+            await self._in_thread(library.remove_all, list(changes.gone))
+        said = {log_name(pair) for pair in self._tail.pairs()}
+        versions = {h: v for h, v in (changes.versions or {}).items() if h not in said}
+        return await self._in_thread(library.unread, versions) if versions else []
 
     async def _round(self, library: Library) -> None:
         """What was deleted, what was just said, and some of what is behind, in one commit."""

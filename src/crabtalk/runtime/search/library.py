@@ -20,15 +20,17 @@ from crabtalk.storage import (
     log_name,
 )
 
-from .document import SUMMARY, TITLE, key_of, milliseconds, searchable
+from .document import MESSAGES, SUMMARY, TITLE, key_of, milliseconds, searchable
 from .manifest import Manifest, Row, Totals
 from .shelf import LARGEST_ID, DamagedError, Searcher, Shelf, uid_of
 from .terms import terms_of
 
+# What each has, and how much that may count.
+SHELVES = {"messages": MESSAGES, "titles": (TITLE,), "summaries": (SUMMARY,)}
 LARGEST_UID = 2**64 - 1
 # Records after which other threads get their turn, rather than when the interpreter comes to it:
 # the event loop should not notice that logs are being read.
-YIELD_EVERY = 32
+YIELD_EVERY = 64
 
 
 class View(msgspec.Struct, frozen=True):
@@ -65,12 +67,13 @@ class Library:
         if directory is not None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.messages, self.titles, self.summaries = self._shelves = [
-            Shelf(directory / name if directory is not None else None)
-            for name in ("messages", "titles", "summaries")
+            Shelf(directory / name if directory is not None else None, weights)
+            for name, weights in SHELVES.items()
         ]
         self.manifest = Manifest(directory / "manifest" if directory is not None else None)
         self._totals = msgspec.structs.replace(self.manifest.totals)
         self._batch = Batch()
+        self._taken = 0
         self._suspect = False
         self._checked: set[int] = set()
         try:
@@ -126,6 +129,11 @@ class Library:
         rows = [(handle, self.row(handle)) for handle in handles]
         return {handle: row.position if row is not None else 0 for handle, row in rows}
 
+    def unread(self, versions: dict[str, int]) -> list[str]:
+        """Of logs by handle, those that have another version than the one that was read."""
+        rows = [(handle, self.row(handle)) for handle in versions]
+        return [h for h, row in rows if row is None or row.version != versions[h]]
+
     def unknown(self, pairs: list[Pair]) -> list[Pair]:
         return [pair for pair in pairs if self.row_of(pair) is None]
 
@@ -153,8 +161,9 @@ class Library:
         self._totals.count(row, -1)
         keys = key_of(row.agent), key_of(row.sender)
         title, marker = row.title, None
-        for count, (position, record) in enumerate(followed.records):
-            if count % YIELD_EVERY == 0:
+        for position, record in followed.records:
+            self._taken += 1
+            if self._taken % YIELD_EVERY == 0:
                 time.sleep(0)
             if isinstance(record, MessageRecord):
                 self._add(row, position, record, keys)

@@ -6,7 +6,7 @@ brings, however many conversations there are. Any thread may use it.
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # imported late, like tantivy
     import sqlite3
 
 # Of what the shelves hold and how it got there: another one is made anew.
-VERSION = "1"
+VERSION = "2"
 REMEMBERED = 4096
 # What SQLite says of the file's surroundings rather than of the file: permissions, locks, reading,
 # writing, a full disk.
@@ -113,6 +113,10 @@ class Totals(msgspec.Struct):
 
 COLUMNS = Row.__struct_fields__
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM conversations"  # noqa: S608
+SELECT_META = (
+    "SELECT number, handle, agent, sender, created_at, title, updated_at, message_count "
+    "FROM conversations"
+)
 UPSERT = (
     f"INSERT OR REPLACE INTO conversations ({', '.join(COLUMNS)}) "  # noqa: S608
     f"VALUES ({', '.join('?' * len(COLUMNS))})"
@@ -169,6 +173,13 @@ class Manifest:
     def row(self, number: int) -> Row | None:
         return self._one("number = ?", number)
 
+    def metas(self, numbers: Sequence[int]) -> dict[int, tuple[str, Meta]]:
+        """By number, of those that there are: the handle, and what is shown of a conversation."""
+        marks = ", ".join("?" * len(numbers))
+        with self._using() as connection:
+            found = connection.execute(f"{SELECT_META} WHERE number IN ({marks})", numbers)
+            return {number: (handle, Meta(*rest)) for number, handle, *rest in found}
+
     def number_of(self, pair: Pair) -> int | None:
         """The same as of the row, without reading one where much is said."""
         if (number := self._numbers.get(pair)) is not None:
@@ -206,6 +217,21 @@ class Manifest:
                     "SELECT handle, version, agent, tool_results FROM conversations"
                 )
             }
+
+    def agents(self) -> list[tuple[str, bool]]:
+        """Whose conversations there are, with tool results or without."""
+        with self._using() as connection:
+            query = "SELECT DISTINCT agent, tool_results FROM conversations"
+            return [(agent, bool(results)) for agent, results in connection.execute(query)]
+
+    def cursor(self) -> str:
+        """Up to which what others changed is in the index, as storage says it."""
+        with self._using() as connection:
+            return fact(connection, "cursor") or ""
+
+    def set_cursor(self, cursor: str) -> None:
+        with self._using() as connection:
+            connection.execute(*setting("cursor", cursor))
 
     def remove(self, numbers: list[int]) -> None:
         """These are gone, though the shelves may have them until they are committed."""

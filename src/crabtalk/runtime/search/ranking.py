@@ -6,7 +6,6 @@ alone are enough, too. Blocks: it runs in a thread, on a view that does not chan
 
 from collections.abc import Iterable
 from heapq import nlargest
-from math import inf
 from operator import itemgetter
 
 import msgspec
@@ -17,19 +16,24 @@ from .document import SUMMARY, TITLE, key_of, milliseconds
 from .hit import Scope
 from .library import View
 from .manifest import Manifest
+from .question import Filters, Question
 from .scoring import Scoring, best_of
-from .shelf import Filters, Found, Searcher
+from .shelf import Found, Searcher
 from .tail import Entry, Unkept
-from .terms import Phrase, Query
+from .terms import Query
 
 # Documents asked for at first, and at most.
 FIRST = 64
 MOST = 8192
-# Conversations looked at because of their title, or of their summary; messages of those.
-NAMED = 64
-OF_NAMED = 128
+# Conversations looked at because of their title, or of their summary, for each one asked for, of
+# which there are at least so many; messages of those.
+NAMED = 6
+FEWEST = 5
+OF_NAMED = 64
 # Candidates beyond those asked for, since some may be gone when they are looked at.
 SPARE = 2
+# Of those that are as good as each other, so many are put in order.
+EQUALS = 64
 
 # What a conversation goes by here: its number, or who speaks in it while it has none.
 Key = int | Pair
@@ -69,9 +73,10 @@ class Names(msgspec.Struct):
     length: int
     weight: float
     entries: dict[Pair, Entry]
+    later: set[Key] = msgspec.field(default_factory=set)  # of whom the tail has one
     untimely: dict[Key, tuple[float, int]] = msgspec.field(default_factory=dict)
     # When the shelf has more than was looked at: how to ask for it, and what it counts at most.
-    boosts: dict[Phrase, float] = msgspec.field(default_factory=dict)
+    question: Question | None = None
     most: float = 0.0
 
 
@@ -115,7 +120,7 @@ class Ranking:
             Names("summary", self._view.summaries, totals.summary_length, SUMMARY, summaries),
         ]
         for names in kinds:
-            self._weigh_names(names)
+            self._weigh_names(names, NAMED * max(limit, FEWEST))
         self._weigh_messages(limit)
         for names in kinds:
             self._complete_names(names, limit)
@@ -124,50 +129,66 @@ class Ranking:
     def _best(self, count: int) -> list[Candidate]:
         best: list[Candidate] = []
         scores = [(each.score, key, each) for key, each in self._standings.items()]
-        for score, key, standing in sorted(scores, key=itemgetter(0), reverse=True):
+        scores.sort(key=itemgetter(0), reverse=True)
+        for start in range(0, len(scores), count):
             # Those as good as the last one are looked at, too: they are yet to be put in order.
-            is_enough = len(best) >= count and score < best[count - 1].score
-            if is_enough or len(best) >= count + NAMED:
+            is_enough = len(best) >= count and scores[start][0] < best[count - 1].score
+            if is_enough or len(best) >= count + EQUALS:
                 break
-            if (candidate := self._candidate(key, standing)) is not None:
-                best.append(candidate)
+            best += self._found({key: each for _, key, each in scores[start : start + count]})
         return sorted(best, key=order)[:count]
 
     # ── Titles and summaries ────────────────────────────────────────────────────────────────
 
-    def _weigh_names(self, names: Names) -> None:
-        """Those that match best. What the tail has of a conversation is the later word."""
+    def _weigh_names(self, names: Names, size: int) -> None:
+        """So many that match best. What the tail has of a conversation is the later word."""
+        if not (names.shelf.documents or names.entries):
+            return
         scoring = Scoring(self._query, names.shelf, names.length, list(names.entries.values()))
         for pair, entry in names.entries.items():
-            score = scoring.score(entry) * names.weight
+            key, score = self._key(pair), scoring.score(entry) * names.weight
+            names.later.add(key)
             if score > 0 and self._is_timely(entry):
-                self._weigh(names.what, self._key(pair), score, entry.id)
+                self._weigh(names.what, key, score, entry.id)
             elif score > 0:
-                names.untimely[self._key(pair)] = score, entry.id
-        if not scoring.is_shelved:
-            return
-        boosts = scoring.boosts
-        hits = names.shelf.search(self._query, self._filters, NAMED, boosts)
+                names.untimely[key] = score, entry.id
+        names.question = names.shelf.question(self._query, scoring.factors)
+        whenever = self._filters._replace(since=None, until=None)
+        hits = names.shelf.search(names.question, whenever, size)
+        names.most = hits[-1].score if len(hits) == size else 0.0
+        if self._filters != whenever:
+            hits = self._timely_names(names, hits, size)
         self._take_names(names, hits)
-        if self._times != (None, None):
-            names.boosts, names.most = boosts, inf
-        elif len(hits) == NAMED:
-            names.boosts, names.most = boosts, hits[-1].score
+
+    def _timely_names(self, names: Names, hits: list[Found], size: int) -> list[Found]:
+        """Those of the time asked about, and as many of them; the others are noted."""
+        timely: list[Found] = []
+        for each, at in zip(hits, names.shelf.times(hits), strict=True):
+            if self._is_within(at):
+                timely.append(each)
+            elif each.conversation not in names.later:
+                names.untimely[each.conversation] = each.score, each.id
+        if not names.most or names.question is None:
+            return timely
+        return names.shelf.search(names.question, self._filters, size)
 
     def _complete_names(self, names: Names, limit: int) -> None:
         """Of those found by a message: their names count, whenever they were given."""
         for key in self._standings.keys() & names.untimely.keys():
             self._weigh(names.what, key, *names.untimely[key])
-        numbers = [key for key in self._standings if isinstance(key, int)]
-        if among := self._promising(numbers, names.most, limit):
-            filters = Filters(among=among)
-            hits = names.shelf.search(self._query, filters, len(among), names.boosts)
+        unnamed = [
+            key
+            for key, standing in self._standings.items()
+            if isinstance(key, int) and not getattr(standing, names.what)
+        ]
+        among = self._promising(unnamed, names.most, limit)
+        if among and names.question is not None:
+            hits = names.shelf.search(names.question, Filters(among=among), len(among))
             self._take_names(names, hits)
 
     def _take_names(self, names: Names, hits: Iterable[Found]) -> None:
-        later = {self._key(pair) for pair in names.entries}
         for each in hits:
-            if each.conversation not in later:
+            if each.conversation not in names.later:
                 self._weigh(names.what, each.conversation, each.score, each.id)
 
     def _weigh(self, what: str, key: Key, score: float, number: int) -> None:
@@ -182,14 +203,14 @@ class Ranking:
     def _weigh_messages(self, limit: int) -> None:
         shelf, length = self._view.messages, self._view.totals.length
         scoring = Scoring(self._query, shelf, length, self._entries)
-        boosts = scoring.boosts
+        question = shelf.question(self._query, scoring.factors)
         named = [key for key in self._standings if isinstance(key, int)]
         for pair, unkept in self._tail.items():
             best = best_of(filter(self._is_timely, unkept.entries), scoring)
             if best is not None:
                 standing = self._standings.setdefault(self._key(pair), Standing())
                 standing.message, standing.id = best[0], best[1].id
-        most = self._take_best(boosts, limit)
+        most = self._take_best(question, limit)
         # With a title to help, a message further down may be enough.
         for size in (OF_NAMED, MOST):
             unfound = [number for number in named if self._standings[number].found is None]
@@ -197,7 +218,7 @@ class Ranking:
             if not among:
                 return
             filters = self._filters._replace(among=among)
-            hits = shelf.search(self._query, filters, size, boosts)
+            hits = shelf.search(question, filters, size)
             self._take_messages(firsts(hits))
             most = hits[-1].score if len(hits) == size else 0.0
 
@@ -205,12 +226,13 @@ class Ranking:
         """Those that would be among the best if they had something more that counts `most`."""
         if not most:
             return []
-        standings = self._standings
-        scores = [each.message + each.title + each.summary for each in standings.values()]
-        least = nlargest(limit, scores)[-1] - most if len(scores) >= limit else 0.0
-        return [n for n in numbers if standings[n].score >= least]
+        scores = {
+            key: each.message + each.title + each.summary for key, each in self._standings.items()
+        }
+        least = nlargest(limit, scores.values())[-1] - most if len(scores) >= limit else 0.0
+        return [number for number in numbers if scores[number] >= least]
 
-    def _take_best(self, boosts: dict[Phrase, float], wanted: int) -> float:
+    def _take_best(self, question: Question, wanted: int) -> float:
         """The best messages of so many conversations, however many messages each has.
 
         Returns what one that was not taken can count at most.
@@ -220,7 +242,7 @@ class Ranking:
         size = FIRST
         while True:
             filters = self._filters._replace(without=seen)
-            hits = self._view.messages.search(self._query, filters, size, boosts)
+            hits = self._view.messages.search(question, filters, size)
             best = firsts(hits)
             self._take_messages(best)
             scores += (each.score for each in best)
@@ -236,7 +258,9 @@ class Ranking:
 
     def _take_messages(self, found: Iterable[Found]) -> None:
         for each in found:
-            standing = self._standings.setdefault(each.conversation, Standing())
+            standing = self._standings.get(each.conversation)
+            if standing is None:
+                standing = self._standings[each.conversation] = Standing()
             if each.score > standing.message:
                 standing.message, standing.id, standing.found = each.score, each.id, each
 
@@ -251,32 +275,34 @@ class Ranking:
         return agent in (None, pair.agent) and sender in (None, pair.sender)
 
     def _is_timely(self, entry: Entry) -> bool:
+        return self._times == (None, None) or self._is_within(milliseconds(entry.at))
+
+    def _is_within(self, at: int) -> bool:
         since, until = self._times
-        if since is None and until is None:
-            return True
-        at = milliseconds(entry.at)
         return (since is None or at >= since) and (until is None or at <= until)
 
-    def _candidate(self, key: Key, standing: Standing) -> Candidate | None:
-        """None when it is gone, or none of what may be found after all."""
-        if isinstance(key, int):
-            row = self._manifest.row(key)
-            if row is None or row.pair in self._gone or not self._in_scope(row.pair):
-                return None
-            handle, meta = row.handle, row.meta
-        else:
-            handle, meta = log_name(key), Meta(*key)
-        if (unkept := self._tail.get(meta.pair)) is not None:
-            meta = unkept.meta(meta)
-        found = standing.found
-        return Candidate(
-            handle,
-            meta,
-            standing.score,
-            standing.id if standing.message else standing.folded,
-            self._view.messages.position(found) if found is not None else 0,
-            bool(standing.message),
-        )
+    def _found(self, standings: dict[Key, Standing]) -> list[Candidate]:
+        """Without those that are gone, or none of what may be found after all."""
+        metas = self._manifest.metas([key for key in standings if isinstance(key, int)])
+        shelved = {key: each.found for key, each in standings.items() if each.found is not None}
+        positions = self._view.messages.positions(list(shelved.values()))
+        places = dict(zip(shelved, positions, strict=True))
+        best: list[Candidate] = []
+        for key, standing in standings.items():
+            if not isinstance(key, int):
+                handle, meta = log_name(key), Meta(*key)
+            elif key in metas:
+                handle, meta = metas[key]
+                if meta.pair in self._gone or not self._in_scope(meta.pair):
+                    continue
+            else:
+                continue
+            if (unkept := self._tail.get(meta.pair)) is not None:
+                meta = unkept.meta(meta)
+            number = standing.id if standing.message else standing.folded
+            position, is_message = places.get(key, 0), bool(standing.message)
+            best.append(Candidate(handle, meta, standing.score, number, position, is_message))
+        return best
 
 
 def firsts(hits: Iterable[Found]) -> list[Found]:

@@ -13,43 +13,41 @@ from .terms import Phrase, Query
 
 K1 = 1.2
 B = 0.75
-# Below that share the tail is too small to make a difference to what the shelves say.
-NOTABLE = 0.01
 
 
 class Scoring:
     """For one query. `length` is of all terms in the shelf."""
 
     def __init__(
-        self, query: Query, shelf: Searcher | None, length: int, entries: Sequence[Entry]
+        self, query: Query, shelf: Searcher, length: int, entries: Sequence[Entry]
     ) -> None:
         self._query = query
-        self._shelved = shelf.documents if shelf is not None else 0
         entries = [entry for entry in entries if entry.terms]
-        self.documents = self._shelved + len(entries)
+        documents = shelf.documents + len(entries)
         total = length + sum(len(entry.terms) for entry in entries)
-        self._average = total / self.documents if self.documents else 1.0
+        self._average = total / documents if documents else 1.0
+        self._counted = shelf.counted
+        self._shelved = {term: shelf.frequencies(term) for term in query.terms}
         self._idf: dict[str, float] = {}
-        self._own: dict[str, float] = {}  # what the shelf takes it for
-        self.is_shelved = False  # the shelf has anything of what is asked for
-        for term in query.terms:
-            shelved = shelf.frequency(term) if shelf is not None else 0
+        for term, shelved in self._shelved.items():
             fresh = sum(1 for entry in entries if term in entry.counts)
-            self._idf[term] = idf(self.documents, shelved + fresh)
-            self._own[term] = idf(self._shelved, shelved)
-            self.is_shelved = self.is_shelved or shelved > 0
-        self._notable = len(entries) > NOTABLE * self._shelved
+            self._idf[term] = idf(shelf.counted + len(entries), sum(shelved) + fresh)
 
     @property
-    def boosts(self) -> dict[Phrase, float]:
-        """What to multiply the shelf's scores with, part by part, to speak of the same numbers."""
-        if not self._notable or not self._shelved:
-            return {}
+    def factors(self) -> dict[Phrase, list[float]]:
+        """What to multiply the shelf's scores with to speak of the same numbers: part by part, and
+        for each of its weights, since to it a term of another weight is another term."""
         parts = [*self._query.phrases, *((word,) for word in self._query.words)]
-        return {
-            part: sum(self._idf[term] for term in part) / sum(self._own[term] for term in part)
-            for part in parts
-        }
+        return {part: self._factors(part) for part in parts}
+
+    def _factors(self, part: Phrase) -> list[float]:
+        """0 where the shelf has nothing of it."""
+        wanted = sum(self._idf[term] for term in part)
+        by_weight = zip(*(self._shelved[term] for term in part), strict=True)
+        return [
+            wanted / sum(idf(self._counted, having) for having in each) if all(each) else 0.0
+            for each in by_weight
+        ]
 
     def score(self, entry: Entry) -> float:
         """0 for what is not found, before the weight of its kind."""

@@ -10,15 +10,20 @@ import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from string import ascii_lowercase
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from .question import Filters, Question
 from .terms import Phrase, Query, Terms
 
 if TYPE_CHECKING:  # imported late: most of what a daemon does needs no index
     import tantivy
 
-# What documents wait in before they become a segment; the least that tantivy accepts is 15 MB.
-HEAP = 24_000_000
+# What documents wait in before they become a segment: enough for what a rebuild commits at once,
+# since each segment more makes every query slower.
+HEAP = 40_000_000
 MERGING_SECONDS = 2.0
 # Documents handed over at once.
 AT_ONCE = 256
@@ -28,23 +33,10 @@ LARGEST_ID = 0xFFFF_FFFF
 FOOTER = struct.Struct("<II")
 MAGIC = 1337
 CHUNK = 1024 * 1024
-# Conversations to look among, below which a set of them is not worth its price.
-A_FEW = 100
 PARTS = ("fast", "fieldnorm", "idx", "pos", "store", "term")
 
 
-class Filters(NamedTuple):
-    """Numbers that documents must bear, or may not."""
-
-    agent: int | None = None
-    sender: int | None = None
-    since: int | None = None
-    until: int | None = None
-    among: Sequence[int] | None = None  # conversations
-    without: Sequence[int] = ()
-
-
-class Found(NamedTuple):
+class Found(msgspec.Struct, frozen=True, gc=False):
     score: float
     conversation: int
     id: int
@@ -77,14 +69,19 @@ telling_damage = TellingDamage()
 
 
 class Shelf:
-    def __init__(self, directory: Path | None) -> None:
-        """Opens what is there, or begins. Raises DamagedError; without a directory, never."""
+    def __init__(self, directory: Path | None, weights: Sequence[float]) -> None:
+        """Opens what is there, or begins. Raises DamagedError; without a directory, never.
+
+        Each document has one of the weights. All of its terms end in a mark that says which: so a
+        weight is that of a term, and what cannot be among the best is not looked at.
+        """
         import tantivy
 
         self._directory = directory
+        self._marks = dict(zip(weights, ascii_lowercase, strict=False))
         self._schema = schema_of(tantivy.SchemaBuilder())
         self._writer: tantivy.IndexWriter | None = None
-        self._waiting: list[tantivy.Document] = []
+        self._waiting: list[str] = []
         if directory is not None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_files(directory)
@@ -131,25 +128,18 @@ class Shelf:
         agent: int,
         sender: int,
     ) -> None:
-        import tantivy
-
-        document = tantivy.Document()
-        document.add_text("body", terms.body())
-        document.add_unsigned("uid", uid)
-        document.add_unsigned("conversation", uid >> 32)
-        document.add_unsigned("agent", agent)
-        document.add_unsigned("sender", sender)
-        document.add_unsigned("at", at)
-        document.add_unsigned("position", position)
-        # A search multiplies scores by log2(2 + this).
-        document.add_float("weight", 2**weight - 2)
-        self._waiting.append(document)
+        # As JSON, which is taken over in one step; in letters and digits nothing is to be escaped.
+        self._waiting.append(
+            f'{{"body":"{terms.body(self._marks[weight])}","every":0,"uid":{uid},'
+            f'"conversation":{uid >> 32},"agent":{agent},"sender":{sender},"at":{at},'
+            f'"position":{position}}}'
+        )
         if len(self._waiting) >= AT_ONCE:
             self._hand_over()
 
     def _hand_over(self) -> None:
         """To the engine's own thread, which is then woken once for many."""
-        add = self.writer.add_document
+        add = self.writer.add_json
         for document in self._waiting:
             add(document)
         self._waiting.clear()
@@ -207,7 +197,7 @@ class Shelf:
     # ── Reading ─────────────────────────────────────────────────────────────────────────────
 
     def searcher(self) -> "Searcher":
-        return Searcher(self._schema, self._searcher)
+        return Searcher(self._schema, self._searcher, self._marks)
 
     def verify(self) -> None:
         """Reads every file of every segment, which takes a while. Raises DamagedError."""
@@ -227,26 +217,36 @@ class Shelf:
 class Searcher:
     """A shelf as it was at one commit."""
 
-    def __init__(self, schema: "tantivy.Schema", searcher: "tantivy.Searcher") -> None:
+    def __init__(
+        self, schema: "tantivy.Schema", searcher: "tantivy.Searcher", marks: dict[float, str]
+    ) -> None:
         self._schema = schema
         self._searcher = searcher
+        self._marks = marks
         self.documents = searcher.num_docs
+        with telling_damage:
+            # As its scores have it: with those that were removed, until they are merged away.
+            self.counted = searcher.doc_freq("every", 0)
 
     def frequency(self, term: str) -> int:
         """Documents with the term; some that were removed may be among them."""
-        with telling_damage:
-            return self._searcher.doc_freq("body", term)
+        return sum(self.frequencies(term))
 
-    def search(
-        self, query: Query, filters: Filters, limit: int, boosts: dict[Phrase, float] | None = None
-    ) -> list[Found]:
-        """The best documents, role weights included."""
-        if not self.documents:
+    def frequencies(self, term: str) -> list[int]:
+        """The same, of each weight."""
+        with telling_damage:
+            return [self._searcher.doc_freq("body", term + mark) for mark in self._marks.values()]
+
+    def question(self, query: Query, factors: dict[Phrase, list[float]]) -> Question:
+        return Question(self._schema, self._marks, query, factors)
+
+    def search(self, question: Question, filters: Filters, limit: int) -> list[Found]:
+        """The best documents."""
+        if not question:
             return []
-        asked = self._asked(query, filters, boosts or {})
         searcher = self._searcher
         with telling_damage:
-            hits = searcher.search(asked, limit, count=False, weight_by_field="weight").hits
+            hits = searcher.search(question.limited(filters), limit, count=False).hits
             uids: list[Any] = searcher.fast_field_values("uid", [address for _, address in hits])
         return [
             Found(score, uid >> 32, uid & LARGEST_ID, address)
@@ -254,81 +254,30 @@ class Searcher:
             if uid is not None
         ]
 
-    def position(self, found: Found) -> int:
-        """Where in its log the message is."""
+    def positions(self, found: Sequence[Found]) -> list[int]:
+        """Where in their logs the messages are."""
+        return self._numbers("position", found)
+
+    def times(self, found: Sequence[Found]) -> list[int]:
+        """In milliseconds since 1970."""
+        return self._numbers("at", found)
+
+    def _numbers(self, field: str, found: Sequence[Found]) -> list[int]:
         with telling_damage:
-            return int(self._searcher.fast_field_values("position", [found.address])[0] or 0)
-
-    def _asked(
-        self, query: Query, filters: Filters, boosts: dict[Phrase, float]
-    ) -> "tantivy.Query":
-        import tantivy
-        from tantivy import Occur
-
-        make = tantivy.Query
-        schema = self._schema
-
-        def part(phrase: Phrase) -> "tantivy.Query":
-            made = (
-                make.phrase_query(schema, "body", list(phrase))
-                if len(phrase) > 1
-                else make.term_query(schema, "body", phrase[0], "freq")
-            )
-            return make.boost_query(made, boosts[phrase]) if phrase in boosts else made
-
-        parts = [(Occur.Must, part(phrase)) for phrase in query.phrases]
-        words = [(Occur.Should, part((word,))) for word in query.words]
-        limits = self._limits(filters)
-        if words and limits and not parts:
-            # Beside what must be, what may be is left out: so that one of the words must be.
-            parts.append((Occur.Must, make.boolean_query(words)))
-        else:
-            parts += words
-        return make.boolean_query([*parts, *limits])
-
-    def _limits(self, filters: Filters) -> "list[tuple[tantivy.Occur, tantivy.Query]]":
-        import tantivy
-        from tantivy import FieldType, Occur
-
-        make = tantivy.Query
-        schema = self._schema
-        must: list[tantivy.Query] = []
-        if filters.agent is not None:
-            must.append(make.term_query(schema, "agent", filters.agent))
-        if filters.sender is not None:
-            must.append(make.term_query(schema, "sender", filters.sender))
-        if filters.among is not None:
-            must.append(self._any_of(filters.among))
-        if filters.since is not None or filters.until is not None:
-            times = filters.since, filters.until
-            must.append(make.range_query(schema, "at", FieldType.Unsigned, *times))
-        limits = [(Occur.Must, make.const_score_query(query, 0.0)) for query in must]
-        if filters.without:
-            limits.append((Occur.MustNot, self._any_of(filters.without)))
-        return limits
-
-    def _any_of(self, conversations: Sequence[int]) -> "tantivy.Query":
-        """A set costs the same however small it is; a few are cheaper one by one."""
-        import tantivy
-        from tantivy import Occur
-
-        make = tantivy.Query
-        if len(conversations) > A_FEW:
-            return make.term_set_query(self._schema, "conversation", conversations)
-        each = (make.term_query(self._schema, "conversation", number) for number in conversations)
-        return make.boolean_query([(Occur.Should, query) for query in each])
+            values = self._searcher.fast_field_values(field, [each.address for each in found])
+            return [int(value or 0) for value in values]
 
 
 def schema_of(builder: "tantivy.SchemaBuilder") -> "tantivy.Schema":
-    """What a document is found, filtered, weighed and placed by. Nothing of it is stored again."""
+    """What a document is found, filtered and placed by. Nothing of it is stored again."""
     builder.add_text_field("body", tokenizer_name="spaces", index_option="position")
+    builder.add_unsigned_field("every", indexed=True)
     builder.add_unsigned_field("uid", fast=True)
     builder.add_unsigned_field("conversation", indexed=True)
     builder.add_unsigned_field("agent", indexed=True)
     builder.add_unsigned_field("sender", indexed=True)
     builder.add_unsigned_field("at", fast=True)
     builder.add_unsigned_field("position", fast=True)
-    builder.add_float_field("weight", fast=True)
     return builder.build()
 
 

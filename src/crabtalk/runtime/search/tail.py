@@ -119,6 +119,9 @@ class Tail:
         """What there is and what is gone, for another thread: nothing goes from it any more."""
         return dict(self._table), frozenset(self._gone)
 
+    def pairs(self) -> list[Pair]:
+        return list(self._table)
+
     def add(self, pair: Pair, records: Sequence[Record], *, tool_results: bool) -> None:
         unkept = self._table.get(pair)
         if unkept is None:

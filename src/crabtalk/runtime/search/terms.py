@@ -7,11 +7,13 @@ characters, which scripts without spaces are found by, come apart: they would br
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from secrets import token_hex
+from itertools import filterfalse, pairwise
+from unicodedata import normalize
 
 import msgspec
 
 from crabtalk.memory import tokens
+from crabtalk.memory.tokens import DROPPED
 
 # A query is cut there: more words make it slower and no clearer.
 MAX_QUERY_TERMS = 64
@@ -20,11 +22,15 @@ MAX_QUERY_LENGTH = 4096
 MAX_TERM = 256
 # Text is taken apart in pieces of so many characters, so that no step holds up other threads.
 PIECE = 32 * 1024
-# Up to that many characters, a chunk between spaces is likely to come again.
+# Up to that many characters, a word is likely to come again.
 KNOWN_LENGTH = 24
+# Of UTF-8: capitals to small letters, the rest of ASCII to spaces, and what is more as it is.
+SPLITTING = bytes(
+    code if code >= 128 else ord(chr(code).lower()) if chr(code).isalnum() else 0x20
+    for code in range(256)
+)
+HAN = re.compile("[\u4e00-\u9fff]+")
 Phrase = tuple[str, ...]
-# A word that nobody says.
-MARK = f"mark{token_hex(8)}"
 QUOTED = re.compile(r'"([^"]*)"')
 
 
@@ -37,9 +43,9 @@ class Terms(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.row) + len(self.pairs)
 
-    def body(self) -> str:
-        """For an index that splits at spaces."""
-        return " ".join(self.row + self.pairs)
+    def body(self, mark: str = "") -> str:
+        """For an index that splits at spaces; each term ends in the mark."""
+        return f"{mark} ".join(self.row + self.pairs) + mark
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -65,33 +71,35 @@ def terms_of(text: str) -> Terms:
             row += tokens(piece)
         else:
             take_apart(piece, row, pairs)
-    if max(map(len, row), default=0) > MAX_TERM:
+    # A short text is no data.
+    if len(text) > MAX_TERM and max(map(len, row), default=0) > MAX_TERM:
         row = [term for term in row if len(term) <= MAX_TERM]
     return Terms(row, pairs)
 
 
 def take_apart(text: str, row: list[str], pairs: list[str]) -> None:
-    """In order, which tokens of different scripts do not come in: so the text is taken apart with
-    marks where there is more than ASCII, and what belongs there is put in their place."""
-    chunks = text.split()
-    others = [
-        known_chunk(chunk) if len(chunk) <= KNOWN_LENGTH else chunk_terms(chunk)
-        for chunk in chunks
-        if not chunk.isascii()
-    ]
-    found = tokens(" ".join([chunk if chunk.isascii() else MARK for chunk in chunks]))
+    """In order, which tokens of different scripts do not come in: so ASCII is split here, and what
+    is more is looked at word by word."""
+    dropped = DROPPED
+    data = normalize("NFKC", text).encode(errors="surrogatepass").translate(SPLITTING)
+    words = data.decode(errors="surrogatepass").split()
+    found = [word for word in words if word not in dropped]
     start = 0
-    for some, few in others:
-        at = found.index(MARK, start)
-        found[at : at + 1] = some
-        start = at + len(some)
+    for word in filterfalse(str.isascii, found):
+        at = found.index(word, start)
+        some, few = known_terms(word) if len(word) <= KNOWN_LENGTH else word_terms(word)
+        row += found[start:at]
+        row += some
         pairs += few
-    row += found
+        start = at + 1
+    row += found[start:]
 
 
-def chunk_terms(chunk: str) -> tuple[Sequence[str], Sequence[str]]:
+def word_terms(word: str) -> tuple[Sequence[str], Sequence[str]]:
     """Words and single characters, and pairs. Only characters that make pairs stand alone."""
-    found = tokens(chunk)
+    if HAN.fullmatch(word):
+        return tuple(word), tuple(map("".join, pairwise(word)))
+    found = tokens(word)
     singles = {term for term in found if len(term) == 1}
     if not singles:
         return found, ()
@@ -100,11 +108,8 @@ def chunk_terms(chunk: str) -> tuple[Sequence[str], Sequence[str]]:
     return row, [term for term, pair in zip(found, is_pair, strict=True) if pair]
 
 
-@lru_cache(maxsize=16_384)
-def known_chunk(chunk: str) -> tuple[Sequence[str], Sequence[str]]:
-    """Words come again and again, and taking one apart that is not ASCII costs some."""
-    row, pairs = chunk_terms(chunk)
-    return tuple(row), tuple(pairs)
+# Words come again and again, and taking one apart that is not ASCII costs some.
+known_terms = lru_cache(maxsize=16_384)(word_terms)
 
 
 def pieces(text: str) -> Iterator[str]:

@@ -51,6 +51,8 @@ def shown(message: Message, *, tool_results: bool) -> list[str]:
     """
     if message.role == "tool" and not tool_results:
         return [""]
+    if not message.tool_calls:
+        return [message.text]
     calls = " ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
     return [text for text in (message.text, calls) if text] or [""]
 
@@ -73,7 +75,8 @@ def place_of(text: str, query: Query) -> int | None:
     """Where the first thing that was searched for begins; None when there is nothing of it."""
     wanted = query.terms
     lowered = text.lower()
-    if len(lowered) == len(text):  # so that places are the same in both
+    is_aligned = len(lowered) == len(text)
+    if is_aligned:  # so that places are the same in both
         places = [at for term in wanted if (at := place_of_term(lowered, term)) >= 0]
         if places or text.isascii():
             return min(places, default=None)
@@ -81,7 +84,8 @@ def place_of(text: str, query: Query) -> int | None:
     start = 0
     for piece in pieces(text):
         if has_any(piece, wanted):
-            words = WORD.finditer(piece)
+            # A word of ASCII would have been found.
+            words = (w for w in WORD.finditer(piece) if not (is_aligned and w.group().isascii()))
             return start + next((w.start() for w in words if has_any(w.group(), wanted)), 0)
         start += len(piece)
     return None

@@ -7,8 +7,9 @@ names its fence, so a daemon that slept through its lease cannot add a word.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -24,19 +25,26 @@ log = logging.getLogger(__name__)
 
 # Notices may be lost; whoever waits looks for itself that often, in seconds.
 LOOK = 1.0
-# Closes on the record what a dead daemon left open, for whoever has the turn now.
+# Closes a run on the record, for whoever has the turn now: one that a dead daemon left open, or one
+# of ours of which something could not be kept.
 Closing = Callable[["Lease", str], Awaitable[None]]
 
-ENTER = "SELECT * FROM crabtalk_enter($1, $2, $3, $4, $5, $6, $7, $8)"
+ENTER = "SELECT * FROM crabtalk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 LEAVE = "SELECT crabtalk_leave($1, $2, $3, $4)"
 # Not by way of the line: the turn is over, and is only to be closed.
 TAKE_OVER = """
-UPDATE leases SET owner = $2, fence = nextval('fences'),
+UPDATE leases SET owner = $2, fence = crabtalk_fence(),
     expires_at = clock_timestamp() + make_interval(secs => $3)
 FROM (SELECT run AS dead_run, key AS of FROM leases
       WHERE key = $1 AND expires_at <= clock_timestamp() FOR UPDATE) AS old
 WHERE key = old.of
 RETURNING fence, dead_run
+"""
+# The run before is closed; from now on the lease is this one's.
+INHERIT = """
+UPDATE leases SET run = $3,
+    since = coalesce((SELECT last_seq FROM conversations WHERE key = $1), 0)
+WHERE key = $1 AND fence = $2
 """
 
 
@@ -48,6 +56,7 @@ class Lease(msgspec.Struct, eq=False):
     fence: int
     stamp: Stamp = None
     is_lost: bool = False
+    is_torn: bool = False  # something could not be kept, or nobody knows whether it was
 
 
 class Claims:
@@ -70,11 +79,13 @@ class Claims:
         self.seconds = seconds
         self._opening = opening
         self._closing = closing
-        self._held: dict[str, Lease] = {}
+        self._granted: dict[str, Lease] = {}  # what is renewed, by key
+        self._held: dict[str, Lease] = {}  # of these, what is made use of
         self._last: dict[str, asyncio.Task[None]] = {}  # who came last to each, or left it
         self._waiting: dict[str, set[Claim]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.lost: Callable[[Pair], None] = lambda pair: None  # is told that a turn is another's
+        self.rejoin: Callable[[], Awaitable[None]] = opening  # when the others have forgotten us
 
     def claim(self, pair: Pair, run: str = "", *, first: bool = False) -> "Claim":
         """A place in everybody's line, at once: those of this daemon are in the order of calls."""
@@ -91,37 +102,51 @@ class Claims:
         for claim in self._waiting.get(key, ()):
             claim.noticed.set()
 
-    def renewed(self, asked: dict[str, int], ours: Collection[int]) -> None:
-        """Of the leases that were asked about, by key, these are ours; the others no more."""
-        for key, fence in asked.items():
-            lease = self._held.get(key)
+    @property
+    def granted(self) -> list[Lease]:
+        """All that is to be renewed."""
+        return list(self._granted.values())
+
+    def renewed(self, asked: Collection[Lease], ours: Collection[int]) -> None:
+        """Of the leases that were asked about, those with these fences are ours."""
+        for lease in asked:
             # It may have been given back meanwhile, and another one taken.
-            if lease is None or lease.fence != fence or lease.is_lost:
+            if lease.fence in ours or not self._renew_no_more(lease):
                 continue
-            if fence not in ours:
-                lease.is_lost = True
-                log.warning(
-                    "the turn of %.80s with %.80s was taken over: this daemon was away too long",
-                    *lease.pair,
-                )
+            lease.is_lost = True
+            log.warning(
+                "the turn of %.80s with %.80s was taken over: this daemon was away too long",
+                *lease.pair,
+            )
+            if self._held.get(lease.key) is lease:
                 self.lost(lease.pair)
 
-    @property
-    def fences(self) -> dict[str, int]:
-        """Of what is held, by key."""
-        return {key: lease.fence for key, lease in self._held.items()}
+    def strays(self, tickets: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Of the tickets this daemon has, by key, those that nobody here knows of: their answer
+        was lost, or they could not be given back."""
+        return [
+            (key, number)
+            for key, number in tickets
+            if key not in self._last
+            and all(claim.ticket != number for claim in self._waiting.get(key, ()))
+        ]
+
+    async def drop(self, key: str, ticket: int) -> None:
+        await self.database.change(LEAVE, key, None, ticket, self.channel)
 
     async def bury(self, key: str, pair: Pair) -> None:
         """Closes what the owner of an expired lease left open, and lets the next one have it."""
+        if key in self._last or key in self._granted:
+            return  # it is our own, and only late
         rows = await self.database.change(TAKE_OVER, key, self.daemon, self.seconds)
         if not rows:
             return  # somebody else was quicker
         lease = Lease(pair, key, rows[0]["fence"])
-        log.warning("a daemon died in a turn of %.80s with %.80s; it is closed", *pair)
-        try:
+        # Failing here, it expires once more, and somebody closes it then.
+        with suppress(FencedError):
             await self._closing(lease, rows[0]["dead_run"])
-        finally:
             await self.database.change(LEAVE, key, lease.fence, None, self.channel)
+            log.warning("a daemon died in a turn of %.80s with %.80s; it is closed", *pair)
 
     async def close(self) -> None:
         while self._tasks:
@@ -152,10 +177,26 @@ class Claims:
         task.add_done_callback(over)
         return task
 
-    async def enter(self, claim: "Claim") -> None:
-        """Has the turn, or a ticket for it."""
+    async def enter(self, claim: "Claim", *, is_next: bool = False) -> None:
+        """Has the turn, or a ticket for it. `is_next`: in its daemon's own line."""
         await self._opening()
+        if is_next and await self._is_given(claim):
+            return
+        row = await self._enter(claim)
+        if row["fence"] is None and row["ticket"] is None:
+            await self.rejoin()
+            row = await self._enter(claim)
+        claim.ticket = row["ticket"]
+        if row["fence"] is not None:
+            claim.ticket = None
+            stamp = (row["conversation"], row["last_seq"]) if row["conversation"] else None
+            await self._grant(claim, Lease(claim.pair, claim.key, row["fence"], stamp), row)
+        if claim.first:
+            self.wake(claim.key)  # whoever is first in our own line may have it instead
+
+    async def _enter(self, claim: "Claim") -> Any:
         agent, sender = claim.pair
+        own = self._granted.get(claim.key)
         rows = await self.database.change(
             ENTER,
             claim.key,
@@ -166,17 +207,43 @@ class Claims:
             claim.first,
             claim.ticket,
             self.seconds,
+            own.fence if own is not None else None,
         )
-        row = rows[0]
-        claim.ticket = row["ticket"]
-        if row["fence"] is None:
-            return
-        claim.ticket = None
-        stamp = (row["conversation"], row["last_seq"]) if row["conversation"] is not None else None
-        lease = Lease(claim.pair, claim.key, row["fence"], stamp)
+        return rows[0]
+
+    def _renew_no_more(self, lease: Lease) -> bool:
+        is_ours = self._granted.get(lease.key) is lease
+        if is_ours:
+            del self._granted[lease.key]
+        return is_ours
+
+    async def _grant(self, claim: "Claim", lease: Lease, row: Any) -> None:
+        self._granted[lease.key] = lease
+        try:
+            if row["dead_run"] is not None:
+                await self._closing(lease, row["dead_run"])
+                await self.database.change(INHERIT, lease.key, lease.fence, claim.run)
+        except BaseException:
+            # Nobody renews it: it expires, and whoever has it next closes that run.
+            self._renew_no_more(lease)
+            raise
         claim.lease = lease
-        if row["dead_run"] is not None:
-            await self._closing(lease, row["dead_run"])
+
+    async def _is_given(self, claim: "Claim") -> bool:
+        """What others of this daemon have for this turn is as good: its own line says who has it
+        first, and that may be another one than by the tickets."""
+        others = [one for one in self._waiting.get(claim.key, ()) if one is not claim]
+        for other in others:
+            if (lease := other.lease) is not None and not lease.is_lost:
+                other.lease, other.ticket, other.first = None, claim.ticket, claim.first
+                claim.lease, claim.ticket = lease, None
+                await self.database.change(INHERIT, lease.key, lease.fence, claim.run)
+                return True
+        if claim.ticket is not None:
+            best = min((one for one in (claim, *others) if one.ticket is not None), key=Claim.place)
+            claim.ticket, best.ticket = best.ticket, claim.ticket
+            claim.first, best.first = best.first, claim.first
+        return False
 
     def expect(self, claim: "Claim") -> None:
         """It is told when its turn may have come, also while it is looking."""
@@ -194,13 +261,18 @@ class Claims:
 
     async def release(self, claim: "Claim") -> None:
         lease = claim.lease
+        if lease is not None:
+            self._renew_no_more(lease)
         fence = lease.fence if lease is not None else None
         if fence is None and claim.ticket is None:
             return
         try:
+            if lease is not None and lease.is_torn and not lease.is_lost:
+                await self._closing(lease, claim.run)
             await self.database.change(LEAVE, claim.key, fence, claim.ticket, self.channel)
         except StorageError as error:
-            # Nobody renews it, so it expires; the ticket goes with the daemon.
+            # A lease that nobody renews expires, and its run is closed then; a ticket that nobody
+            # knows of is found by the next beat.
             log.warning("a turn could not be given back; it expires by itself: %s", error)
 
     def forget(self, claim: "Claim") -> None:
@@ -225,6 +297,10 @@ class Claim:
         claims.expect(self)
         self._entering = claims.after(self.key, lambda: claims.enter(self))
 
+    def place(self) -> tuple[bool, int]:
+        """In everybody's line, with a ticket."""
+        return not self.first, self.ticket or 0
+
     @property
     def held(self) -> Lease:
         """Once it was reached."""
@@ -239,13 +315,14 @@ class Claim:
         """
         await asyncio.wait([self._entering])
         self._entering.result()
-        while self.lease is None:
+        while self.lease is None or self.lease.is_lost:
+            self.lease = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK):
                     await self.noticed.wait()
             self.noticed.clear()
             # As a task of its own: cancelled, it would not know whether it has the turn.
-            again = self._claims.after(self.key, lambda: self._claims.enter(self))
+            again = self._claims.after(self.key, lambda: self._claims.enter(self, is_next=True))
             await asyncio.wait([again])
             try:
                 again.result()

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 import asyncpg
+from asyncpg.exceptions._base import DataError as ClientDataError  # hidden by the server's
 
 from crabtalk.storage.errors import StorageError, StorageUnavailableError
 
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 POOL = 8
 STATEMENT_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
+# How long a statement that was given up may take to end: its connection is closed then.
+RELEASE_SECONDS = 1.0
 # How long nobody tries after a connection failed: twice as long each time.
 FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
 # A connection nobody used is given back after that.
@@ -69,6 +72,8 @@ class Database:
         self._seconds = statement_seconds
         self._pool: Any = None
         self._opening = asyncio.Lock()
+        self._reserved: Connection | None = None
+        self._reserving = asyncio.Lock()
         self._closed = False
         self._failures = 0
         self._resting_until = 0.0
@@ -97,6 +102,22 @@ class Database:
         async with self._connection() as connection:
             return list(await connection.fetch(statement, *values))
 
+    async def change_at_once(self, statement: str, *values: Any) -> Rows:
+        """The same on a connection that is kept for this: it waits for nobody's work, only for
+        another one of its kind."""
+        async with self._reserving:
+            if self._closed:
+                raise StorageError("storage is closed")
+            if self._reserved is None or self._reserved.is_closed():
+                self._reserved = await self.connect()
+            try:
+                with told(self):
+                    return list(await self._reserved.fetch(statement, *values))
+            except BaseException:
+                self._reserved.terminate()
+                self._reserved = None
+                raise
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         async with self._connection() as connection, connection.transaction():
@@ -107,16 +128,38 @@ class Database:
         pool = await self._opened()
         with told(self):
             self._may_try()
-            try:
-                connection = await pool.acquire(timeout=CONNECT_SECONDS)
-            except PASSING:
-                self._has_failed()
-                raise
-            self._failures = 0
+            connection = await self._acquired(pool)
             try:
                 yield connection
+            except asyncpg.ReadOnlySQLTransactionError:
+                # It is a standby's, or was one's when it was made: the next one may be another's.
+                await pool.expire_connections()
+                raise
             finally:
-                await pool.release(connection)
+                await self._give_back(pool, connection)
+
+    async def _acquired(self, pool: Any) -> Connection:
+        try:
+            connection: Connection = await pool.acquire(timeout=CONNECT_SECONDS)
+        except PASSING as error:
+            if isinstance(error, TimeoutError) and pool.get_size() - pool.get_idle_size() >= (
+                self._size
+            ):
+                raise TimeoutError(
+                    f"all {self._size} connections are in use; if that happens often, raise pool "
+                    "in [storage] of config.toml"
+                ) from error
+            self._has_failed()
+            raise
+        self._failures = 0
+        return connection
+
+    async def _give_back(self, pool: Any, connection: Connection) -> None:
+        """Whoever was cancelled, or gave up, does not wait for a server that says nothing."""
+        try:
+            await pool.release(connection, timeout=RELEASE_SECONDS)
+        except (*PASSING, asyncpg.PostgresError) as error:
+            log.info("a connection is given up: %s", reason(error))
 
     async def connect(self) -> Connection:
         """A connection of one's own, outside the pool: for listening."""
@@ -152,6 +195,8 @@ class Database:
                 "statement_timeout": str(int(self._seconds * 1000)),
                 "idle_in_transaction_session_timeout": str(int(self._seconds * 1000)),
                 "jit": "off",
+                # Plans are made while tables are small, and kept when they are not.
+                "enable_seqscan": "off",
             },
         }
 
@@ -167,6 +212,8 @@ class Database:
 
     async def close(self) -> None:
         self._closed = True
+        if self._reserved is not None:
+            self._reserved.terminate()
         pool, self._pool = self._pool, None
         if pool is not None:
             try:
@@ -185,7 +232,7 @@ def told(database: Database) -> Iterator[None]:
     """What PostgreSQL refuses, in a sentence."""
     try:
         yield
-    except asyncpg.DataError as error:
+    except (asyncpg.DataError, ClientDataError) as error:
         raise StorageError(f"the database {database.name} cannot hold this: {error}") from error
     except PASSING as error:
         kind = GoneError if isinstance(error, GONE) else StorageUnavailableError
@@ -210,4 +257,4 @@ def reason(error: BaseException) -> str:
 
 def shown(url: str) -> str:
     """Without user, password, and parameters."""
-    return re.sub(r"^(\w+://)(?:[^@/]*@)?([^?]*).*$", r"\1\2", url)
+    return re.sub(r"^(\w+://)[^@/]*@", r"\1", url.partition("?")[0])

@@ -26,11 +26,13 @@ ANSWER_SECONDS = 5.0
 FIRST_PAUSE, LAST_PAUSE = 0.1, 5.0
 ASK, ANSWER, REFUSAL = "ask ", "answer ", "refusal "
 
+# To one that is there: nobody would ever take it out again otherwise.
 POST = """
 WITH posted AS (
-    INSERT INTO mail (recipient, sender, kind, body) VALUES ($1, $2, $3, $4)
+    INSERT INTO mail (recipient, sender, kind, body)
+    SELECT id, $2, $3, $4 FROM daemons WHERE id = $1 RETURNING recipient
 )
-SELECT pg_notify($5, 'mail ' || $1::uuid)
+SELECT pg_notify($5, 'mail ' || recipient) FROM posted
 """
 TAKE = """
 WITH taken AS (DELETE FROM mail WHERE recipient = $1 RETURNING id, sender, kind, body)

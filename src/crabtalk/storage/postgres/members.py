@@ -40,6 +40,7 @@ WITH me AS (
 )
 SELECT EXISTS (SELECT FROM me) AS is_member,
     (SELECT coalesce(array_agg(fence), '{}') FROM ours) AS fences,
+    (SELECT coalesce(array_agg(key || ' ' || id), '{}') FROM tickets WHERE daemon = $1) AS tickets,
     (SELECT array_agg(what || ' ' || number ORDER BY what) FROM revisions) AS revisions
 """
 DEAD = """
@@ -48,9 +49,13 @@ ORDER BY expires_at LIMIT $1
 """
 FORGET = f"""
 WITH gone AS (
-    DELETE FROM daemons WHERE expires_at < clock_timestamp() - interval '{MOURNING}'
+    DELETE FROM daemons WHERE expires_at < clock_timestamp() - interval '{MOURNING}' RETURNING id
 )
-DELETE FROM mail WHERE at < clock_timestamp() - interval '{MOURNING}'
+DELETE FROM mail USING gone WHERE recipient = gone.id
+"""
+DEPART = """
+WITH unread AS (DELETE FROM mail WHERE recipient = $1)
+DELETE FROM daemons WHERE id = $1
 """
 LIST = """
 SELECT d.id, d.name, d.version, d.runs,
@@ -81,6 +86,7 @@ class Members:
         self._version = version
         self._seconds = seconds
         self._task: asyncio.Task[None] | None = None
+        claims.rejoin = self._rejoin
         self._revisions: dict[str, int] = {}
         self.is_late = False  # the last beat failed
         self.changed: Callable[[str], None] = lambda what: None  # is told what others changed
@@ -89,9 +95,7 @@ class Members:
 
     async def join(self) -> None:
         """Raises StorageError."""
-        await self._database.change(
-            JOIN, self._claims.daemon, self._name, self._version, self._seconds
-        )
+        await self._say_hello()
         await self._beat()
         if self._task is None:
             self._task = asyncio.ensure_future(self._live())
@@ -111,21 +115,30 @@ class Members:
                 log.exception("a beat failed")
 
     async def _beat(self) -> None:
-        asked = self._claims.fences
-        rows = await self._database.change(
-            BEAT, self._claims.daemon, self._seconds, self.runs(), list(asked.values())
+        asked = self._claims.granted
+        fences = [lease.fence for lease in asked]
+        rows = await self._database.change_at_once(
+            BEAT, self._claims.daemon, self._seconds, self.runs(), fences
         )
         row = rows[0]
         if not row["is_member"]:
-            # Away for so long that the others have forgotten it.
-            await self._database.change(
-                JOIN, self._claims.daemon, self._name, self._version, self._seconds
-            )
-            self.rejoined()
+            await self._rejoin()
         self._claims.renewed(asked, set(row["fences"]))
+        tickets = [numbered(text) for text in row["tickets"]]
+        for key, ticket in self._claims.strays(tickets):
+            await self._claims.drop(key, ticket)
         for text in row["revisions"]:
-            what, _, number = text.partition(" ")
-            self.heard(what, int(number))
+            self.heard(*numbered(text))
+
+    async def _rejoin(self) -> None:
+        """Away for so long that the others have forgotten it."""
+        await self._say_hello()
+        self.rejoined()
+
+    async def _say_hello(self) -> None:
+        await self._database.change(
+            JOIN, self._claims.daemon, self._name, self._version, self._seconds
+        )
 
     def heard(self, what: str, number: int) -> None:
         """That something was changed so often by now."""
@@ -161,6 +174,9 @@ class Members:
             self._task.cancel()
             await asyncio.wait([self._task])
             with suppress(StorageError):
-                await self._database.change(
-                    "DELETE FROM daemons WHERE id = $1", self._claims.daemon
-                )
+                await self._database.change(DEPART, self._claims.daemon)
+
+
+def numbered(text: str) -> tuple[str, int]:
+    word, _, number = text.partition(" ")
+    return word, int(number)

@@ -50,11 +50,13 @@ WITH held AS (
 )
 SELECT EXISTS (SELECT FROM held) AS is_held, EXISTS (SELECT FROM gone) AS is_gone
 """
-# Of the last event of a conversation; without a body where it has none yet.
+# How the conversation of a lease ends, if anything was kept since its run began: without a body
+# where it has no event yet.
 LAST_EVENT = """
 SELECT (
     SELECT body FROM entries WHERE conversation = c.id AND kind = 'event' ORDER BY seq DESC LIMIT 1
-) AS body FROM conversations c WHERE c.key = $1
+) AS body FROM leases l JOIN conversations c ON c.key = l.key
+WHERE l.key = $1 AND l.fence = $2 AND c.last_seq > l.since
 """
 # Of whoever has the turn, if that is another daemon, and alive.
 OWNER = """

@@ -80,9 +80,9 @@ def meta_of(row: Any, summary: str = "") -> Meta:
     return Meta(
         agent=uncolumn(row["agent"]),
         created_by=uncolumn(row["sender"]),
-        created_at=row["created_at"],
+        created_at=uncolumn(row["created_at"]),
         title=uncolumn(row["title"]),
-        updated_at=row["updated_at"],
+        updated_at=uncolumn(row["updated_at"]),
         message_count=row["message_count"],
         summary=summary,
         approved=tuple(uncolumn(tool) for tool in row["approved"]),

@@ -86,14 +86,21 @@ CREATE TABLE daemons (
     runs bigint NOT NULL DEFAULT 0
 );
 
--- Of whoever has a conversation's turn. A fence is never given out twice.
+-- A fence is never given out twice: by the clock, since a crash may take a sequence back.
 CREATE SEQUENCE fences;
+CREATE FUNCTION crabtalk_fence() RETURNS bigint LANGUAGE sql AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1024
+        + nextval('fences') % 1024
+$$;
+
+-- Of whoever has a conversation's turn.
 CREATE TABLE leases (
     key text PRIMARY KEY,
     agent text NOT NULL,
     sender text NOT NULL,
     owner uuid NOT NULL,
-    run text NOT NULL,
+    run text NOT NULL,  -- which is not closed yet; of who had the turn before, until that one is
+    since bigint NOT NULL,  -- what the conversation had when that run began
     fence bigint NOT NULL,
     expires_at timestamptz NOT NULL
 );
@@ -130,45 +137,56 @@ CREATE TABLE interests (
 CREATE INDEX interests_daemon ON interests (daemon);
 """
 
-# The turn for who is first in line, if nobody has it; else a ticket, unless they have one. Nobody
-# waits for the disk here: a lease that a crash of the database takes away fences its owner, and one
-# that it brings back expires.
+# The turn for who is first in line, if nobody has it; else a ticket, unless they have one; neither
+# for a daemon that the others have forgotten. What the daemon itself has, `_own`, is late at worst,
+# and not for it to take over. Nobody waits for the disk here: a lease that a crash
+# of the database takes away fences its owner, and one that it brings back expires.
 ENTER = """
 CREATE FUNCTION crabtalk_enter(
     _key text, _agent text, _sender text, _daemon uuid, _run text, _first boolean,
-    _ticket bigint, _seconds float8,
+    _ticket bigint, _seconds float8, _own bigint,
     OUT fence bigint, OUT ticket bigint, OUT conversation bigint, OUT last_seq bigint,
     OUT dead_run text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     _now timestamptz := clock_timestamp();
-    _dead text;
+    _end timestamptz := _now + make_interval(secs => _seconds);
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    ticket := _ticket;
-    IF NOT EXISTS (
+    IF _ticket IS NOT NULL THEN
+        SELECT t.id INTO ticket FROM tickets t
+        WHERE t.id = _ticket AND t.key = _key AND t.daemon = _daemon;
+        IF ticket IS NULL AND _run <> '' THEN
+            -- It had the turn already, with an answer that did not arrive.
+            UPDATE leases l SET fence = crabtalk_fence(), expires_at = _end
+            WHERE l.key = _key AND l.owner = _daemon AND l.run = _run
+            RETURNING l.fence INTO fence;
+        END IF;
+    END IF;
+    IF fence IS NULL AND NOT EXISTS (
         SELECT FROM tickets t JOIN daemons d ON d.id = t.daemon AND d.expires_at > _now
         WHERE t.key = _key
-        AND (_ticket IS NULL OR (NOT t.first, t.id) < (NOT _first, _ticket))
-        AND (_ticket IS NOT NULL OR t.first OR NOT _first)
+        AND (ticket IS NULL OR (NOT t.first, t.id) < (NOT _first, ticket))
+        AND (ticket IS NOT NULL OR t.first OR NOT _first)
     ) THEN
-        SELECT l.run INTO _dead FROM leases l
-        WHERE l.key = _key AND l.expires_at <= _now FOR UPDATE;
-        INSERT INTO leases AS l (key, agent, sender, owner, run, fence, expires_at)
-        VALUES (_key, _agent, _sender, _daemon, _run, nextval('fences'),
-            _now + make_interval(secs => _seconds))
-        ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, run = excluded.run,
-            fence = excluded.fence, expires_at = excluded.expires_at
-        WHERE l.expires_at <= _now
+        SELECT l.run INTO dead_run FROM leases l
+        WHERE l.key = _key AND l.expires_at <= _now AND l.fence IS DISTINCT FROM _own FOR UPDATE;
+        INSERT INTO leases AS l (key, agent, sender, owner, run, since, fence, expires_at)
+        VALUES (_key, _agent, _sender, _daemon, _run,
+            coalesce((SELECT c.last_seq FROM conversations c WHERE c.key = _key), 0),
+            crabtalk_fence(), _end)
+        ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, fence = excluded.fence,
+            expires_at = excluded.expires_at
+        WHERE l.expires_at <= _now AND l.fence IS DISTINCT FROM _own
         RETURNING l.fence INTO fence;
     END IF;
     IF fence IS NOT NULL THEN
-        DELETE FROM tickets t WHERE t.id = _ticket;
+        DELETE FROM tickets t WHERE t.id = ticket;
         SELECT c.id, c.last_seq INTO conversation, last_seq FROM conversations c
         WHERE c.key = _key;
-        dead_run := _dead;
-    ELSIF _ticket IS NULL THEN
-        INSERT INTO tickets (key, daemon, first) VALUES (_key, _daemon, _first)
+    ELSIF ticket IS NULL THEN
+        INSERT INTO tickets (key, daemon, first)
+        SELECT _key, d.id, _first FROM daemons d WHERE d.id = _daemon
         RETURNING id INTO ticket;
     END IF;
 END $$;
@@ -181,7 +199,7 @@ RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     DELETE FROM leases l WHERE l.key = _key AND l.fence = _fence;
-    DELETE FROM tickets t WHERE t.id = _ticket;
+    DELETE FROM tickets t WHERE t.id = _ticket AND t.key = _key;
     IF EXISTS (SELECT FROM tickets t WHERE t.key = _key) THEN
         PERFORM pg_notify(_channel, 'turn ' || _key);
     END IF;

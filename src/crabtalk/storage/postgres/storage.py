@@ -48,6 +48,7 @@ from .subscriptions import SubscriptionTable
 LEASE_SECONDS = 10.0
 # Why a run was interrupted.
 DEAD = "the daemon that ran it was not heard of any more"
+TORN = "the database could not be reached"
 # How many handles are tried for a conversation: others may have those that come first.
 ATTEMPTS = 8
 
@@ -132,18 +133,20 @@ class PostgresStorage:
             claim.leave()
 
     async def _close_run(self, lease: Lease, run: str) -> None:
-        """The run of a daemon that died ends on the record, unless it had ended there already."""
-        rows = await self.database.fetch(queries.LAST_EVENT, lease.key)
+        """The run of a daemon that died, or of ours when we could not keep all of it, ends on the
+        record, unless it had ended there already."""
+        rows = await self.database.fetch(queries.LAST_EVENT, lease.key, lease.fence)
         if not rows or not run:
             return  # nothing of it was kept
         last = records_of([rows[0]["body"]] if rows[0]["body"] else [])
         if any(isinstance(e, EventRecord) and e.event == "done" and e.run == run for e in last):
             return
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        agent = lease.pair.agent
-        data = {"agent": agent, "stop_reason": "interrupted", "error": DEAD}
+        error = TORN if lease.is_torn else DEAD
+        data = {"agent": lease.pair.agent, "stop_reason": "interrupted", "error": error}
         await self._append(lease, [EventRecord("done", at, run, data)], create=False)
-        self.interrupted(lease.pair, run)
+        if not lease.is_torn:
+            self.interrupted(lease.pair, run)
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
@@ -165,7 +168,11 @@ class PostgresStorage:
     async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
         await self.open()
         async with self._turn(pair) as lease:
-            await self._append(lease, records, create=create)
+            try:
+                await self._append(lease, records, create=create)
+            except BaseException:
+                lease.is_torn = True
+                raise
 
     async def _append(self, lease: Lease, records: Sequence[Record], *, create: bool) -> None:
         agent, sender = lease.pair

@@ -15,6 +15,7 @@ from crabtalk.storage import MarkerRecord, Meta, Pair, Record
 
 # Lines that are held at once, in bytes; one that is larger comes alone.
 PIECE = 4 * 1024 * 1024
+ROWS = 10_000  # and so many at most
 # Things of a kind that are written before the next word of how far it is.
 BATCH = 200
 # Of what differs, so many are named.
@@ -91,9 +92,11 @@ class Fold:
 class Things(Protocol):
     """Those of one kind, on one side. Each has a name there that it has on the other side too."""
 
-    async def names(self) -> list[str]: ...
+    async def names(self) -> list[str]:
+        """Sorted. The others are asked about what this named when it was last called."""
+        ...
 
-    async def digest(self, name: str) -> Digest: ...
+    async def digests(self, names: Sequence[str]) -> list[Digest]: ...
 
 
 class Texts(Things, Protocol):
@@ -107,9 +110,11 @@ class Texts(Things, Protocol):
 class Logs(Things, Protocol):
     """Conversations, whose names are their handles. One is there whole or not at all."""
 
-    async def conversation(self, name: str) -> Conversation: ...
+    async def conversations(self, names: Sequence[str]) -> list[Conversation]: ...
 
-    def pieces(self, name: str) -> AsyncIterator[list[Line]]: ...
+    def pieces(self, names: Sequence[str]) -> AsyncIterator[list[tuple[str, Line]]]:
+        """The lines of one after the other, each with its name."""
+        ...
 
     async def add(self, names: Sequence[str], source: "Logs") -> None: ...
 
@@ -169,14 +174,18 @@ async def refuse_others(source: Side, target: Side, progress: Progress) -> None:
     found: list[str] = []
     for kind, theirs in kinds(target).items():
         ours = kinds(source)[kind]
-        names = await theirs.names()
-        known = set(await ours.names()) if names else set()
-        for done, name in enumerate(names):
-            progress(f"comparing {kind}", done, len(names))
-            if name not in known:
-                found.append(f"{ONE[kind]} {name}, which {source.name} has not")
-            elif await ours.digest(name) != await theirs.digest(name):
-                found.append(f"{ONE[kind]} {name}, which is another in {source.name}")
+        there = await theirs.names()
+        here = set(await ours.names()) if there else set()
+        found += [f"{ONE[kind]} {n}, which {source.name} has not" for n in there if n not in here]
+        both = [name for name in there if name in here]
+        for done, names in batches(both):
+            progress(f"comparing {kind}", done, len(both))
+            pairs = zip(names, await ours.digests(names), await theirs.digests(names), strict=True)
+            found += [
+                f"{ONE[kind]} {name}, which is another in {source.name}"
+                for name, one, other in pairs
+                if one != other
+            ]
             if len(found) > NAMED:
                 break
     if found:
@@ -195,10 +204,9 @@ async def missing_of(source: Things, target: Things) -> list[str]:
 async def verified(source: Side, target: Side, progress: Progress) -> list[Outcome]:
     found: list[Outcome] = []
     for kind, ours in kinds(source).items():
-        there, here = [
-            await summed(things, lambda done, of, kind=kind: progress(f"verifying {kind}", done, of))  # type: ignore[misc]
-            for things in (kinds(target)[kind], ours)
-        ]
+        word = f"verifying {kind}"
+        here = await summed(ours, word, progress)
+        there = await summed(kinds(target)[kind], word, progress)
         found.append(Outcome(kind, here.things, there.things, here.itself, there.itself))
         if kind == CONVERSATIONS:
             hashes = (here.of_entries, there.of_entries)
@@ -213,16 +221,16 @@ class Sum(NamedTuple):
     of_entries: str
 
 
-async def summed(things: Things, progress: Callable[[int, int], None]) -> Sum:
+async def summed(things: Things, word: str, progress: Progress) -> Sum:
     itself, of_entries = blake2b(digest_size=16), blake2b(digest_size=16)
     entries = 0
     names = await things.names()
-    for done, name in enumerate(names):
-        progress(done, len(names))
-        digest = await things.digest(name)
-        itself.update(digest_of(name.encode()) + digest.itself)
-        of_entries.update(digest.of_entries)
-        entries += digest.entries
+    for done, batch in batches(names):
+        progress(word, done, len(names))
+        for name, digest in zip(batch, await things.digests(batch), strict=True):
+            itself.update(digest_of(name.encode()) + digest.itself)
+            of_entries.update(digest.of_entries)
+            entries += digest.entries
     return Sum(len(names), itself.hexdigest(), entries, of_entries.hexdigest())
 
 
@@ -235,15 +243,15 @@ def batches(names: Sequence[str]) -> Iterable[tuple[int, Sequence[str]]]:
     return ((done, names[done : done + BATCH]) for done in range(0, len(names), BATCH))
 
 
-def pieces_of(lines: Iterable[Line]) -> Callable[[], list[Line]]:
+def pieces_of(lines: Iterable[tuple[str, Line]]) -> Callable[[], list[tuple[str, Line]]]:
     """As many as may be held at once, each time it is called; none at the end."""
     waiting = iter(lines)
 
-    def following() -> list[Line]:
-        found: list[Line] = []
+    def following() -> list[tuple[str, Line]]:
+        found: list[tuple[str, Line]] = []
         size = 0
-        for line in islice(waiting, 10_000):
-            found.append(line)
+        for name, line in islice(waiting, ROWS):
+            found.append((name, line))
             size += len(line.data)
             if size >= PIECE:
                 break

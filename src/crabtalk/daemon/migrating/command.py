@@ -1,0 +1,151 @@
+"""What `crabtalkd migrate` does: it has both sides to itself, says how far it is, and shows the
+outcome."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from crabtalk.component.command import table, visible
+from crabtalk.daemon.config import DATABASES, FILES, StorageSettings
+from crabtalk.daemon.home import Home
+from crabtalk.daemon.masking import MASK
+
+from .home import HomeSide
+from .migration import MigrationError, Outcome, Side, migrate
+
+# Seconds between two words of how far it is.
+PAUSE = 0.1
+
+
+async def run(home: Path, source: str, target: str) -> list[Outcome]:
+    """Raises MigrationError, HomeError, StorageError and StoreError."""
+    with Telling(), Home(home), Bar() as bar:
+        files = HomeSide(home)
+        database = target if source == FILES else source
+        async with other_side(database, is_source=source != FILES) as other:
+            if source == FILES:
+                return await migrate(files, other, bar.update)
+            return await migrate(other, files, bar.update)
+
+
+@asynccontextmanager
+async def other_side(url: str, *, is_source: bool) -> AsyncIterator[Side]:
+    try:
+        from .database import database_side
+    except ImportError as error:
+        raise MigrationError(
+            f"a database needs what is not installed ({error.name}): install crabtalk[postgres]"
+        ) from None
+    async with database_side(url, is_source=is_source) as side:
+        yield side
+
+
+def check(source: str, target: str, home: Path) -> None:
+    """Raises UsageError. No sentence has an address in it: it may hold a password."""
+    given = {"--from": source, "--to": target}
+    for option, url in given.items():
+        if url != FILES and not url.startswith(DATABASES):
+            raise click.UsageError(f'{option} must be "file:" or "postgresql://HOST/DATABASE"')
+        if not is_whole(url):
+            raise click.UsageError(
+                f"{option} is no address; in a name or password, write anything but letters and "
+                "digits as %XX"
+            )
+    if (source == FILES) == (target == FILES):
+        raise click.UsageError(
+            'one of --from and --to must be "file:", the other a database; from one database to '
+            "another, go by way of files, in a home of their own (--home)"
+        )
+    if source == FILES and not home.is_dir():
+        raise click.UsageError(f"there is no home {home}; name the one to take with --home")
+
+
+def is_whole(url: str) -> bool:
+    """Whether what comes before the path is names, and ports that are numbers."""
+    try:
+        place = urlsplit(url).netloc
+    except ValueError:
+        return False
+    hosts = place.rpartition("@")[2].split(",")
+    ports = [host.rpartition(":")[2] for host in hosts if ":" in host and not host.endswith("]")]
+    return ("@" not in url or "@" in place) and all(port.isdecimal() for port in ports)
+
+
+def as_text(outcomes: Sequence[Outcome]) -> str:
+    rows = [("", "source", "target", "hash", "")]
+    for one in outcomes:
+        hashes = one.source_hash if one.is_same else f"{one.source_hash} {one.target_hash}"
+        said = "same" if one.is_same else "DIFFERENT"
+        rows.append((one.kind, str(one.source), str(one.target), hashes, said))
+    return table(rows)
+
+
+def as_json(outcomes: Sequence[Outcome]) -> str:
+    kinds = {one.kind: {**one._asdict(), "is_same": one.is_same} for one in outcomes}
+    for known in kinds.values():
+        del known["kind"]
+    return json.dumps({"ok": all(one.is_same for one in outcomes), "kinds": kinds})
+
+
+def advice(home: Path, url: str) -> str:
+    """What makes the daemon use it. A password is for its owner to fill in."""
+    for secret in StorageSettings(url).secrets:
+        url = url.replace(secret, MASK)
+    return (
+        f"to use it, write this into {home / 'config.toml'}, and start the daemon:\n\n"
+        f"[storage]\nurl = {json.dumps(url, ensure_ascii=False)}\n\n"
+        "what it was copied from is as it was; keep it until you are sure"
+    )
+
+
+class Telling(logging.Handler):
+    """What is left out, and why: a line on standard error, once each."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._told: set[str] = set()
+        self._logger = logging.getLogger("crabtalk")
+
+    def __enter__(self) -> "Telling":
+        self._logger.addHandler(self)
+        self._logger.propagate = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.propagate = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # What copies lines aside says so too.
+        text = visible(record.getMessage())
+        if text not in self._told and record.name != "crabtalk.storage.log":
+            self._told.add(text)
+            clear = "\r\x1b[K" if sys.stderr.isatty() else ""
+            click.echo(f"{clear}crabtalkd: {text}", err=True)
+
+
+class Bar:
+    """How far it is, in one line that is written over. Only on a terminal."""
+
+    def __init__(self) -> None:
+        self._shown = 0.0
+        self._is_terminal = sys.stderr.isatty()
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def update(self, what: str, done: int, total: int) -> None:
+        if self._is_terminal and time.monotonic() - self._shown >= PAUSE:
+            self._shown = time.monotonic()
+            click.echo(f"\r\x1b[K{what}: {done} of {total}", nl=False, err=True)

@@ -1,0 +1,596 @@
+"""crabtalkd migrate: files into a database and back, the same to the last byte."""
+
+import asyncio
+import json
+import os
+import pty
+import shutil
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from crabtalk.daemon.home import Home
+from crabtalk.daemon.subscriptions import SubscriptionFile
+from crabtalk.hooks.memories import name_of
+from crabtalk.memory import Add, Memory
+from crabtalk.model.messages import Message
+from crabtalk.storage import (
+    FileStorage,
+    MessageRecord,
+    Meta,
+    MetaRecord,
+    Pair,
+    Record,
+    Storage,
+    log_name,
+)
+from crabtalk.storage.postgres import PostgresStorage
+from crabtalk.storage.records import encode
+from tests.daemon.command import WARM, installed
+from tests.postgres import Server, perform, with_parameters
+from tests.storage.samples import AT, PAIR, every_kind, folded, log_of, opening, said
+from tests.warm import PIPE, Started
+
+# What it tests is in processes with loops of their own.
+pytestmark = pytest.mark.one_loop
+
+PATIENCE = 40
+CJK = Pair("螃蟹", "微信:张三")
+NUL = Pair("crab", "nul\0sender\\0")
+LONG = Pair("crab", "long")
+GUEST = Pair("crab", "guest")
+SLASHES = Pair("crab", "back\\slash 'quoted' \"twice\" 🦀")
+CONVERSATIONS = 450  # more than are written at once
+
+AGENT = '# mine\r\nprompt = """You are crab."""\r\n\r\n[hooks.memory]   # kept\nper_sender = true\n'
+BROKEN = "prompt = 3 # no text\n"
+
+
+def talk(pair: Pair) -> list[Record]:
+    text = "你好，世界 \0 \u2028 \x7f 🦀"
+    return [
+        opening(pair, title="标题 \0 \\0"),
+        said(0, text),
+        MessageRecord(
+            1, AT, Message("assistant", "好", agent="guest\n", opaque={"x": [1.5, None]})
+        ),
+        MetaRecord(approved=("bash", "mcp:*\0")),
+    ]
+
+
+def compacted() -> list[Record]:
+    records: list[Record] = [opening(LONG)]
+    records += [said(number, f"{number} " * 40) for number in range(1500)]
+    records += [folded(1500), Meta(*LONG, AT, "Long", AT, 1500).snapshot()]
+    return [*records, *[said(number) for number in range(1500, 3000)]]
+
+
+def write(home: Path, pair: Pair, data: bytes) -> Path:
+    path = log_of(home, pair)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def furnish(home: Path) -> dict[str, bytes]:
+    """A home with all there can be in one. Its logs, as they are once they have been copied."""
+    home.mkdir(mode=0o700)
+    (home / "agents").mkdir()
+    (home / "agents" / "crab.toml").write_bytes(AGENT.encode())
+    (home / "agents" / "螃蟹.toml").write_text(BROKEN)
+    for name in ("crab", name_of("crab", "tg:1"), name_of("crab", NUL.sender)):
+        path = home / "memory" / f"{name}.crmem"
+        with Memory.open(path) as memory:
+            memory.apply(Add(f"of {name}", "content \0 您好", ("alias",)))
+            memory.archive("archived", "a summary")
+    events = home / "events"
+    events.mkdir()
+    (events / "subscriptions.toml").write_text(
+        '# who runs when\n[[subscription]]\nid = 7\nsource = "agent:crab:done"\n'
+        'target_agent = "螃蟹"\n\n[[subscription]]\nid = 3\nsource = "x \\" \\\\ y"\n'
+        'target_agent = "crab"\nonce = true\n'
+    )
+    logs = {
+        PAIR: encode(every_kind()),
+        CJK: encode(talk(CJK)),
+        NUL: encode(talk(NUL)),
+        SLASHES: encode(talk(SLASHES)),
+        LONG: encode(compacted()),
+    }
+    paths = {pair: write(home, pair, data) for pair, data in logs.items()}
+    return {path.name: logs[pair] for pair, path in paths.items()}
+
+
+def kept(home: Path) -> dict[str, bytes]:
+    """All that was copied, by its path."""
+    found = {
+        str(path.relative_to(home)): path.read_bytes()
+        for pattern in ("sessions/*.jsonl", "agents/*.toml", "memory/**/*.crmem")
+        for path in home.glob(pattern)
+    }
+    return dict(sorted(found.items()))
+
+
+def logs_in(home: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in home.glob("sessions/*.jsonl")}
+
+
+async def migrate(home: Path, source: str, target: str, *words: str) -> tuple[int, str, str]:
+    return await WARM.said(
+        "migrate", "--home", home, "--from", source, "--to", target, *words, patience=PATIENCE
+    )
+
+
+async def migrated(home: Path, source: str, target: str) -> dict[str, Any]:
+    """What there is of each kind, having succeeded."""
+    code, out, err = await migrate(home, source, target, "--json")
+    assert code == 0, err
+    known = json.loads(out)
+    assert known["ok"] is True
+    for each in known["kinds"].values():
+        assert each["source_hash"] == each["target_hash"]
+        assert each["is_same"] is True
+    return {kind: (each["source"], each["target"]) for kind, each in known["kinds"].items()}
+
+
+async def refused(home: Path, source: str, target: str) -> str:
+    """The one sentence it says."""
+    code, out, err = await migrate(home, source, target)
+    assert (code, out) == (1, ""), err
+    assert err.startswith("crabtalkd: "), err
+    assert err.count("\n") == 1, err
+    return err
+
+
+async def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
+    connection = await asyncpg.connect(url)
+    try:
+        return [tuple(row) for row in await connection.fetch(statement)]
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def in_database(home: Path, url: str) -> AsyncIterator[PostgresStorage]:
+    storage = PostgresStorage(home, url)
+    try:
+        await storage.open()
+        yield storage
+    finally:
+        await storage.close()
+
+
+async def told(storage: Storage, pair: Pair) -> tuple[Any, ...]:
+    stored = await storage.read(pair)
+    assert stored is not None
+    page = await storage.page(pair, 0, 5000)
+    return stored.meta, stored.marker, stored.messages, page, await storage.archives(pair)
+
+
+# ── There and back ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("migrate.exact")
+async def test_there_and_back_every_log_agent_and_memory_is_the_same_bytes(
+    tmp_path: Path, home: Path, postgres_url: str
+) -> None:
+    logs = furnish(home)
+    before = kept(home)
+    counts = {
+        "agents": (2, 2),
+        "memories": (3, 3),
+        "subscriptions": (2, 2),
+        "conversations": (5, 5),
+        "entries": (sum(data.count(b"\n") for data in logs.values()),) * 2,
+    }
+    assert await migrated(home, "file:", postgres_url) == counts
+    assert kept(home) == before
+    back = tmp_path / "back"
+    assert await migrated(back, postgres_url, "file:") == counts
+    assert kept(back) == before
+    assert logs_in(back) == logs
+    subscriptions = [
+        await SubscriptionFile(each / "events" / "subscriptions.toml").load()
+        for each in (home, back)
+    ]
+    assert sorted(subscriptions[0], key=lambda one: one.id) == subscriptions[1]
+    assert {path.stat().st_mode & 0o777 for path in back.glob("sessions/*")} == {0o600}
+    assert (back / "sessions").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.req("migrate.exact")
+async def test_the_database_reads_as_the_files_did_and_goes_on_from_there(
+    home: Path, postgres_url: str
+) -> None:
+    furnish(home)
+    await migrated(home, "file:", postgres_url)
+    files = FileStorage(home)
+    async with in_database(home, postgres_url) as storage:
+        for pair in (PAIR, CJK, NUL, SLASHES, LONG):
+            assert await told(storage, pair) == await told(files, pair)
+            assert await storage.resolve(log_name(pair)) == pair
+        listed = dict(await storage.conversations())
+        assert listed == dict(await files.conversations())
+        await storage.append(LONG, [said(3000), folded(3001), said(3001)])
+        stored = await storage.read(LONG)
+        assert stored is not None
+        assert [message.id for message in stored.messages] == [3001]
+        assert stored.meta.message_count == 3002
+        new = await storage.subscriptions.add("tide", "crab", once=False)
+        assert new.id > 7
+        assert (await storage.agents())[0][0].name == "crab"
+    await files.close()
+
+
+@pytest.mark.req("migrate.damaged")
+async def test_what_cannot_be_read_is_told_and_kept_aside_and_stays_where_it_is(
+    tmp_path: Path, home: Path, postgres_url: str
+) -> None:
+    home.mkdir(mode=0o700)
+    lines = encode([opening(), said(0), said(1)]).splitlines(keepends=True)
+    damaged = b'{"kind":"message","id":1,\xff\x00\n'
+    torn = write(home, PAIR, b"".join([*lines[:2], damaged, b"\n", lines[2], b'{"kind":"mess']))
+    whole = write(home, CJK, encode([opening(CJK), said(0)])[:-1])  # lacks its line feed only
+    extra = b'{"kind":"meta","title":"t","unknown":"\xff"}\n'
+    odd = write(home, GUEST, encode([opening(GUEST)]) + extra)
+    nobody = home / "sessions" / "nobody-0123456789.jsonl"
+    nobody.write_bytes(encode([said(0)]))
+    (home / "sessions" / "not ours.jsonl").write_bytes(lines[0])
+    (home / "sessions" / "empty-0123456789.jsonl").touch()
+    copy = home / "sessions" / "copy-0123456789.jsonl"
+    copy.write_bytes(lines[0])
+    before = logs_in(home)
+    code, _, err = await migrate(home, "file:", postgres_url)
+    assert code == 0, err
+    for name in (torn.name, nobody.name, "not ours.jsonl", copy.name):
+        assert sum(name in line for line in err.splitlines()) >= 1, (name, err)
+    assert "(1); they are left out" in err
+    assert err.count("half a line") == 1
+    assert torn.with_suffix(".damaged").read_bytes() == damaged
+    assert logs_in(home) == before
+    await migrated(tmp_path / "back", postgres_url, "file:")
+    assert logs_in(tmp_path / "back") == {
+        torn.name: b"".join(lines),
+        whole.name: before[whole.name] + b"\n",
+        odd.name: encode([opening(GUEST), MetaRecord(title="t")]),
+    }
+
+
+# ── Again ──────────────────────────────────────────────────────────────────────────────────────
+
+
+BEGUN = """
+INSERT INTO conversations (key, handle, agent, sender, created_at, updated_at, title,
+    message_count, approved, last_seq, changed)
+VALUES ('k', $1, '', '', '', '', '', 0, '{}', 1, pg_current_xact_id())
+"""
+
+
+def many(home: Path) -> list[str]:
+    """The handles of more conversations than are written at once, as they are sorted."""
+    home.mkdir(mode=0o700)
+    pairs = [Pair("crab", f"sender {number}") for number in range(CONVERSATIONS)]
+    for pair in pairs:
+        write(home, pair, encode([opening(pair), said(0), said(1)]))
+    return sorted(map(log_name, pairs))
+
+
+@asynccontextmanager
+async def held_up(url: str, statement: str, *values: Any) -> AsyncIterator[None]:
+    """Whoever writes what this writes waits until the end, when it is taken back."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("BEGIN")
+        await connection.execute(statement, *values)
+        yield
+    finally:
+        connection.terminate()
+
+
+WAITING = "SELECT 1 FROM pg_locks WHERE locktype = '{}' AND NOT granted"
+
+
+async def waits_for(url: str, lock: str, process: Started) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await rows(url, WAITING.format(lock)):
+            assert process.returncode is None, "it ended without waiting"
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.req("migrate.again")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+async def test_ended_in_the_middle_it_is_run_again_and_goes_on(
+    home: Path, private_postgres: Server, number: int, status: int
+) -> None:
+    url = private_postgres.url
+    handles = many(home)
+    async with in_database(home, url):
+        pass  # the tables are there
+    words = ("migrate", "--home", home, "--from", "file:", "--to", url)
+    async with held_up(url, BEGUN, handles[-1]):
+        process = WARM.start(*words, stdout=PIPE, stderr=PIPE)
+        await waits_for(url, "transactionid", process)
+        process.send_signal(number)
+        assert await process.wait() == status
+    async with asyncio.timeout(PATIENCE):  # until the server has seen that it is gone
+        while await rows(url, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"):
+            await asyncio.sleep(0.01)
+    written = await rows(url, "SELECT handle FROM conversations")
+    assert 0 < len(written) < CONVERSATIONS
+    ids = await rows(url, "SELECT handle, id FROM conversations")
+    found = await migrated(home, "file:", url)
+    assert found["conversations"] == (CONVERSATIONS, CONVERSATIONS)
+    assert found["entries"] == (3 * CONVERSATIONS, 3 * CONVERSATIONS)
+    # What was there was not written again.
+    assert set(ids) < set(await rows(url, "SELECT handle, id FROM conversations"))
+    assert await migrated(home, "file:", url) == found
+
+
+@pytest.mark.req("migrate.again")
+async def test_a_disk_that_refuses_leaves_whole_logs_only_and_it_is_run_again(
+    tmp_path: Path, home: Path, postgres_url: str
+) -> None:
+    handles = many(home)
+    await migrated(home, "file:", postgres_url)
+    back = tmp_path / "back"
+    obstacle = back / "sessions" / f"{handles[-1]}.jsonl"
+    obstacle.mkdir(parents=True)
+    back.chmod(0o700)
+    (back / "sessions" / ".0.999999999.new").write_text("half a log of one that died")
+    code, out, err = await migrate(back, postgres_url, "file:")
+    assert (code, out) == (1, "")
+    assert "cannot use" in err
+    obstacle.rmdir()
+    written = logs_in(back)
+    assert 0 < len(written) < CONVERSATIONS
+    assert written.items() < logs_in(home).items()
+    assert {path.suffix for path in back.glob("sessions/*")} == {".jsonl"}
+    found = await migrated(back, postgres_url, "file:")
+    assert found["conversations"] == (CONVERSATIONS, CONVERSATIONS)
+    assert logs_in(back) == logs_in(home)
+
+
+# ── Refusals ───────────────────────────────────────────────────────────────────────────────────
+
+CHANGES = {
+    "another agent": "INSERT INTO agents VALUES ('owl', 'prompt = \"Hoo.\"')",
+    "an agent": "UPDATE agents SET body = body || ' ' WHERE name = 'crab'",
+    "a memory": "DELETE FROM memory_entries WHERE id = 2",
+    "a subscription": "UPDATE subscriptions SET once = NOT once WHERE id = 3",
+    "an entry": "UPDATE entries SET body = replace(body, 'message 2999', 'message 0')",
+    "a title": "UPDATE conversations SET title = 'other' WHERE title = 'Two files'",
+    "a marker": "UPDATE conversations SET marker_seq = marker_seq - 1 WHERE sender = 'long'",
+}
+NAMED = {
+    "another agent": "the agent owl, which {home} has not",
+    "an agent": "the agent crab, which is another in {home}",
+    "a memory": "the memory crab, which is another in {home}",
+    "a subscription": "the subscription 3, which is another in {home}",
+    "an entry": f"the conversation {log_name(LONG)}, which is another in {{home}}",
+    "a title": f"the conversation {log_name(PAIR)}, which is another in {{home}}",
+    "a marker": f"the conversation {log_name(LONG)}, which is another in {{home}}",
+}
+
+
+@pytest.mark.req("migrate.refuses.other")
+@pytest.mark.parametrize("what", CHANGES)
+async def test_a_target_that_has_something_else_is_left_as_it_is(
+    home: Path, postgres_url: str, what: str
+) -> None:
+    furnish(home)
+    await migrated(home, "file:", postgres_url)
+    perform(postgres_url, CHANGES[what], "DELETE FROM conversations WHERE sender = 'tg:12345'")
+    if what == "a title":
+        await migrated(home, "file:", postgres_url)
+        perform(postgres_url, CHANGES[what])
+    counting = "SELECT (SELECT count(*) FROM conversations), (SELECT count(*) FROM entries)"
+    before = await rows(postgres_url, counting)
+    err = await refused(home, "file:", postgres_url)
+    assert NAMED[what].format(home=home) in err
+    assert "nothing was written" in err
+    assert await rows(postgres_url, counting) == before
+
+
+@pytest.mark.req("migrate.refuses.other")
+async def test_a_home_that_has_something_else_is_left_as_it_is(
+    tmp_path: Path, home: Path, postgres_url: str
+) -> None:
+    furnish(home)
+    await migrated(home, "file:", postgres_url)
+    back = tmp_path / "back"
+    back.mkdir(mode=0o700)
+    path = write(back, PAIR, encode(every_kind()[:-1]))
+    err = await refused(back, postgres_url, "file:")
+    assert f"the conversation {log_name(PAIR)}, which is another in " in err
+    assert logs_in(back) == {path.name: encode(every_kind()[:-1])}
+    shutil.rmtree(back / "sessions")
+    write(back, GUEST, encode([opening(GUEST)]))
+    err = await refused(back, postgres_url, "file:")
+    assert f"the conversation {log_name(GUEST)}, which " in err
+    assert "has not" in err
+
+
+@pytest.mark.req("migrate.verified")
+async def test_a_copy_that_is_not_the_same_is_said_to_be_none(
+    home: Path, postgres_url: str
+) -> None:
+    home.mkdir(mode=0o700)
+    write(home, PAIR, encode([opening(), said(0)]))
+    async with in_database(home, postgres_url):
+        pass  # the tables are there
+    perform(
+        postgres_url,
+        "CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN NEW.body := replace(NEW.body, 'message 0', 'message O'); RETURN NEW; END $$",
+        "CREATE TRIGGER spoil BEFORE INSERT ON entries FOR EACH ROW EXECUTE FUNCTION spoil()",
+    )
+    code, out, err = await migrate(home, "file:", postgres_url)
+    assert code == 1
+    lines = {line.split()[0]: line.split()[-1] for line in out.splitlines()[1:]}
+    assert lines == {
+        "agents": "same",
+        "memories": "same",
+        "subscriptions": "same",
+        "conversations": "same",
+        "entries": "DIFFERENT",
+    }
+    assert "not the same" in err
+    assert "[storage]" not in err
+
+
+@pytest.mark.req("migrate.refuses.daemons")
+async def test_while_a_daemon_has_the_home_nothing_is_done(home: Path, postgres_url: str) -> None:
+    furnish(home)
+    with Home(home):
+        for sides in (("file:", postgres_url), (postgres_url, "file:")):
+            err = await refused(home, *sides)
+            assert f"another daemon (pid {os.getpid()}) already runs in {home}" in err
+    assert await rows(postgres_url, "SELECT to_regclass('crabtalk_schema')") == [(None,)]
+
+
+@pytest.mark.req("migrate.refuses.daemons")
+async def test_while_a_daemon_uses_the_database_nothing_is_done(
+    tmp_path: Path, home: Path, postgres_url: str
+) -> None:
+    furnish(home)
+    async with in_database(tmp_path / "other", postgres_url):
+        for sides in (("file:", postgres_url), (postgres_url, "file:")):
+            err = await refused(home, *sides)
+            assert f"{tmp_path / 'other'}; stop all of them first" in err
+        assert await rows(postgres_url, "SELECT count(*) FROM conversations") == [(0,)]
+    await migrated(home, "file:", postgres_url)
+
+
+@pytest.mark.req("migrate.refuses.daemons")
+async def test_a_daemon_that_starts_meanwhile_waits(home: Path, private_postgres: Server) -> None:
+    url = private_postgres.url
+    handles = many(home)
+    async with in_database(home, url):
+        pass  # the tables are there
+    (home / "agents").mkdir()
+    (home / "agents" / "crab.toml").write_text(AGENT)
+    words = ("migrate", "--home", home, "--from", "file:", "--to", url)
+    storage = PostgresStorage(home, url)
+    async with held_up(url, "INSERT INTO agents VALUES ('crab', '')"):
+        process = WARM.start(*words, stdout=PIPE, stderr=PIPE)
+        await waits_for(url, "transactionid", process)
+        another = await refused(home.parent / "back", url, "file:")
+        assert "somebody else is at work" in another
+        starting = asyncio.ensure_future(storage.open())
+        await waits_for(url, "advisory", process)
+        assert not starting.done()
+    async with asyncio.timeout(PATIENCE):
+        await starting
+    assert len(await storage.conversations()) == len(handles)
+    await storage.close()
+    await process.communicate()
+
+
+# ── What is said ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("migrate.verified")
+async def test_at_the_end_there_is_a_table_and_what_to_write_into_the_configuration(
+    tmp_path: Path, home: Path, postgres_url: str
+) -> None:
+    furnish(home)
+    url = postgres_url.replace("crabtalk@", "crabtalk:geheim%21@", 1)
+    words = ("migrate", "--home", home, "--from", "file:", "--to", url)
+    code, out, err = await installed(*words)
+    assert code == 0, err
+    heading, *lines = (line.split() for line in out.splitlines())
+    assert heading == ["source", "target", "hash"]
+    assert [line[:3] for line in lines][:4] == [
+        ["agents", "2", "2"],
+        ["memories", "3", "3"],
+        ["subscriptions", "2", "2"],
+        ["conversations", "5", "5"],
+    ]
+    assert {line[-1] for line in lines} == {"same"}
+    assert all(len(line[3]) == 32 for line in lines)
+    assert f"{home}/config.toml" in err
+    assert '[storage]\nurl = "postgresql://crabtalk:********@' in err
+    assert "geheim" not in out + err
+    assert "\r" not in err
+    code, _, err = await migrate(tmp_path / "back", url, "file:")
+    assert code == 0, err
+    assert '[storage]\nurl = "file:"\n' in err
+
+
+@pytest.mark.req("migrate.verified")
+async def test_on_a_terminal_it_says_how_far_it_is(home: Path, postgres_url: str) -> None:
+    furnish(home)
+    master, slave = pty.openpty()
+    words = ("migrate", "--home", home, "--from", "file:", "--to", postgres_url)
+    try:
+        process = WARM.start(*words, stdout=PIPE, stderr=slave)
+        async with asyncio.timeout(PATIENCE):
+            out, _ = await process.communicate()
+        screen = os.read(master, 65536).decode()
+    finally:
+        os.close(slave)
+        os.close(master)
+    assert process.returncode == 0
+    assert "copying agents: 0 of 2" in screen
+    assert b"\x1b" not in out
+
+
+@pytest.mark.req("migrate.sentences")
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("file:", "file:"),
+        ("postgresql://a/b", "postgres://c/d"),
+        ("file:", "mysql://a/b"),
+        ("file:", "postgresql://us/er:geheim@a/b"),
+        ("file:", "postgresql://user:geheim@a:port/b"),
+        ("", "file:"),
+    ],
+)
+async def test_what_is_no_pair_of_addresses_is_a_sentence_without_them(
+    home: Path, source: str, target: str
+) -> None:
+    home.mkdir(mode=0o700)
+    code, out, err = await migrate(home, source, target)
+    assert (code, out) == (2, "")
+    assert "--from" in err or "--to" in err
+    assert "geheim" not in err
+
+
+@pytest.mark.req("migrate.sentences")
+async def test_a_home_that_is_not_there_is_not_made(home: Path, postgres_url: str) -> None:
+    code, _, err = await migrate(home, "file:", postgres_url)
+    assert code == 2
+    assert f"there is no home {home}" in err
+    assert not home.exists()
+
+
+@pytest.mark.req("migrate.sentences")
+async def test_a_database_without_anything_of_ours_is_a_sentence(
+    home: Path, postgres_url: str
+) -> None:
+    err = await refused(home, postgres_url, "file:")
+    assert "nothing of crabtalk is in " in err
+    assert await rows(postgres_url, "SELECT to_regclass('crabtalk_schema')") == [(None,)]
+    err = await refused(home, "postgresql://crabtalk@/none?host=/nowhere", "file:")
+    assert "cannot be used now ([Errno 2] No such file" in err
+    missing = with_parameters(postgres_url, search_path="none_such")
+    home.mkdir(mode=0o700, exist_ok=True)
+    assert "search_path" in await refused(home, "file:", missing)
+
+
+@pytest.mark.req("migrate.sentences")
+async def test_a_database_that_goes_away_is_a_sentence_and_it_is_run_again(
+    home: Path, private_postgres: Server
+) -> None:
+    furnish(home)
+    url = private_postgres.url
+    private_postgres.stop()
+    assert "cannot be used now" in await refused(home, "file:", url)
+    private_postgres.start()
+    await migrated(home, "file:", url)

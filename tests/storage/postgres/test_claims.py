@@ -1,0 +1,913 @@
+"""Turns across daemons: one at a time, as they came, and not a word from who has lost it."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crabtalk.model.messages import Message
+from crabtalk.runtime.clock import Clock
+from crabtalk.runtime.conversation import Conversation
+from crabtalk.storage import FencedError, MessageRecord, Meta, Pair, StorageError
+from crabtalk.storage.postgres import PostgresStorage, mail
+from crabtalk.storage.postgres.pair import key_of
+from tests.postgres import Server
+
+PAIR = Pair("crab", "user")
+KEY = key_of(PAIR)
+# No test waits longer for anything.
+PATIENCE = 20
+# So long that nobody beats while a test looks, and so short that it need not wait for beats.
+CALM, QUICK = 60.0, 0.6
+
+
+@asynccontextmanager
+async def sharing(
+    path: Path, url: str, count: int, *, lease: float = CALM
+) -> AsyncIterator[list[PostgresStorage]]:
+    async with AsyncExitStack() as stack:
+        storages = []
+        for number in range(count):
+            storage = PostgresStorage(path, url, lease=lease, name=f"daemon {number}")
+            stack.push_async_callback(closed, storage)
+            await storage.open()
+            storages.append(storage)
+        yield storages
+
+
+async def closed(storage: PostgresStorage) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await storage.close()
+
+
+class Turn:
+    """One that is asked for at once, and had until it is let go, as a runtime has it."""
+
+    def __init__(self, conversation: Conversation, run: str, *, first: bool = False) -> None:
+        self.run = run
+        self.conversation = conversation
+        self.is_reached = asyncio.Event()
+        self._go = asyncio.Event()
+        place = conversation.join(run, first=first)
+        self.task = asyncio.ensure_future(self._have(place))
+
+    async def _have(self, place: Any) -> None:
+        async with self.conversation.turn(place):
+            await self.conversation.load()
+            self.is_reached.set()
+            await self._go.wait()
+
+    async def reached(self) -> "Turn":
+        waiting = asyncio.ensure_future(self.is_reached.wait())
+        await asyncio.wait(
+            [waiting, self.task], return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE
+        )
+        waiting.cancel()
+        if self.task.done():
+            self.task.result()
+        assert self.is_reached.is_set(), f"the turn of {self.run} does not come"
+        return self
+
+    async def say(self, text: str) -> None:
+        await self.conversation.append([Message("user", text)])
+
+    async def leave(self) -> None:
+        self._go.set()
+        await self.task
+
+
+class Told:
+    """Several turns in one conversation, from the daemons they are asked of."""
+
+    def __init__(self, storages: list[PostgresStorage], pair: Pair = PAIR) -> None:
+        self.storages = storages
+        self.key = key_of(pair)
+        self.conversations = [Conversation(pair, each, Clock()) for each in storages]
+
+    async def turn(self, place: int, run: str, *, first: bool = False) -> Turn:
+        """It is in everybody's line when this returns."""
+        storage = self.storages[place]
+        before = await count(storage, "tickets", self.key)
+        turn = Turn(self.conversations[place], run, first=first)
+
+        async def is_in_line() -> bool:
+            return (
+                turn.is_reached.is_set()
+                or turn.task.done()
+                or await count(storage, "tickets", self.key) > before
+            )
+
+        await becomes(is_in_line)
+        return turn
+
+
+async def count(storage: PostgresStorage, table: str, key: str = KEY) -> int:
+    row = await storage.database.fetch_row(f"SELECT count(*) FROM {table} WHERE key = $1", key)
+    assert row is not None
+    return int(row["count"])
+
+
+async def becomes(claim: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await claim():
+            await asyncio.sleep(0.005)
+
+
+async def nothing_is_left(storage: PostgresStorage, key: str = KEY) -> None:
+    async def is_empty() -> bool:
+        return not await count(storage, "leases", key) and not await count(storage, "tickets", key)
+
+    await becomes(is_empty)
+
+
+async def expire(storage: PostgresStorage, key: str = KEY) -> None:
+    """As if its owner had not been heard of for too long."""
+    await storage.database.change(
+        "UPDATE leases SET expires_at = clock_timestamp() - interval '1 second' WHERE key = $1", key
+    )
+
+
+async def said(storage: PostgresStorage, pair: Pair = PAIR) -> list[str]:
+    """What the record has: what users said, and how runs ended."""
+    rows = await storage.database.fetch(
+        "SELECT e.seq, e.message_id, e.kind, e.body::jsonb AS body FROM entries e "
+        "JOIN conversations c ON c.id = e.conversation WHERE c.key = $1 ORDER BY e.seq",
+        key_of(pair),
+    )
+    assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
+    numbers = [row["message_id"] for row in rows if row["message_id"] is not None]
+    assert numbers == list(range(len(numbers)))
+    found = []
+    for row in rows:
+        body = json.loads(row["body"])
+        if row["kind"] == "message":
+            found.append(body["message"]["text"])
+        elif row["kind"] == "event":
+            found.append(f"{body['run']} {body['data']['stop_reason']}")
+    return found
+
+
+# ── Fences ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("fleet.fencing")
+async def test_whoever_lost_the_turn_cannot_add_a_word_nor_take_one_away(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with sharing(tmp_path, postgres_url, 2) as (one, two):
+        told = Told([one, two])
+        lost = await (await told.turn(0, "r1")).reached()
+        await lost.say("before")
+        await expire(one)
+        other = await (await told.turn(1, "r2")).reached()
+        with pytest.raises(FencedError, match="say it again"):
+            await lost.say("stale")
+        with pytest.raises(FencedError):
+            await one.delete(PAIR)
+        await other.say("after")
+        with pytest.raises(FencedError):
+            await one.append(PAIR, [MessageRecord(2, "", Message("user", "stale"))])
+        assert await said(two) == ["before", "r1 interrupted", "after"]
+        await lost.leave()
+        await settled(one)
+        await other.say("and on")  # what it left was not the other's
+        await other.leave()
+        await nothing_is_left(two)
+        assert await said(two) == ["before", "r1 interrupted", "after", "and on"]
+
+
+async def settled(storage: PostgresStorage) -> None:
+    """Until it has done all it had in hand about turns."""
+    await storage.claims.close()
+
+
+@pytest.mark.req("fleet.fencing")
+async def test_a_conversation_cannot_be_begun_by_who_lost_its_turn(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with sharing(tmp_path, postgres_url, 2) as (one, two):
+        told = Told([one, two])
+        lost = await (await told.turn(0, "r1")).reached()
+        await expire(one)
+        other = await (await told.turn(1, "r2")).reached()
+        with pytest.raises(FencedError):
+            await one.append(PAIR, [Meta(*PAIR).snapshot()], create=True)
+        assert await two.meta(PAIR) is None
+        await lost.leave()
+        await other.leave()
+
+
+@pytest.mark.req("fleet.fencing")
+async def test_an_expired_turn_that_nobody_wanted_is_still_ones_own(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with sharing(tmp_path, postgres_url, 1) as (one,):
+        turn = await (await Told([one]).turn(0, "r1")).reached()
+        await expire(one)
+        await turn.say("late")
+        await turn.leave()
+        await nothing_is_left(one)
+        assert await said(one) == ["late"]
+
+
+@pytest.mark.req("fleet.fencing")
+async def test_a_fence_is_never_given_out_twice(tmp_path: Path, postgres_url: str) -> None:
+    async with sharing(tmp_path, postgres_url, 2) as storages:
+        fences = []
+        for number in range(6):
+            claim = storages[number % 2].claim(PAIR, f"r{number}")
+            await claim.reach()
+            fences.append(claim.held.fence)
+            claim.leave()
+        assert fences == sorted(set(fences))
+
+
+# ── The dead ───────────────────────────────────────────────────────────────────────────────────
+
+DIE = (
+    "WITH gone AS (UPDATE daemons SET expires_at = clock_timestamp() - interval '1 second' "
+    "WHERE id = $1), lost AS (UPDATE leases SET expires_at = clock_timestamp() "
+    "- interval '1 second' WHERE owner = $1) SELECT 1"
+)
+
+
+async def die(storage: PostgresStorage) -> None:
+    """As the others see it: it has not been heard of for too long."""
+    await storage.database.change(DIE, storage.id)
+
+
+@pytest.mark.req("fleet.dead")
+async def test_a_dead_daemons_turn_is_closed_on_the_record_once_by_whoever_beats_first(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with (
+        sharing(tmp_path, postgres_url, 1) as (dead,),
+        sharing(tmp_path, postgres_url, 3, lease=QUICK) as others,
+    ):
+        turn = await (await Told([dead]).turn(0, "r1")).reached()
+        await turn.say("hello")
+        await die(dead)
+        await nothing_is_left(others[0])
+        assert await said(others[0]) == ["hello", "r1 interrupted"]
+        with pytest.raises(FencedError):
+            await turn.say("and on")
+        await turn.leave()
+
+
+@pytest.mark.req("fleet.dead")
+async def test_a_turn_that_had_ended_on_the_record_is_not_closed_again(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with (
+        sharing(tmp_path, postgres_url, 1) as (dead,),
+        sharing(tmp_path, postgres_url, 1, lease=QUICK) as (other,),
+    ):
+        turn = await (await Told([dead]).turn(0, "r1")).reached()
+        await turn.say("hello")
+        await close_run(dead, turn)
+        await die(dead)
+        await nothing_is_left(other)
+        assert await said(other) == ["hello", "r1 completed"]
+        await turn.leave()
+
+
+async def close_run(storage: PostgresStorage, turn: Turn) -> None:
+    from crabtalk.storage import EventRecord
+
+    data = {"stop_reason": "completed"}
+    await storage.append(PAIR, [EventRecord("done", "", turn.run, data)])
+
+
+@pytest.mark.req("fleet.dead")
+async def test_a_turn_whose_closing_failed_is_closed_later(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharing(tmp_path, postgres_url, 2) as (dead, other):
+        turn = await (await Told([dead]).turn(0, "r1")).reached()
+        await turn.say("hello")
+        await die(dead)
+
+        async def fails(*_: object) -> None:
+            raise StorageError("the closing failed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(other.claims, "_closing", fails)
+            with pytest.raises(StorageError, match="the closing failed"):
+                await other.claims.bury(KEY, PAIR)
+        await expire(other)
+        await other.claims.bury(KEY, PAIR)
+        assert await said(other) == ["hello", "r1 interrupted"]
+        await nothing_is_left(other)
+        await turn.leave()
+
+
+@pytest.mark.req("fleet.dead")
+async def test_a_turn_whose_heir_died_before_it_closed_it_is_closed_by_the_next_one(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharing(tmp_path, postgres_url, 3) as (dead, heir, last):
+        told = Told([dead, heir, last])
+        turn = await (await told.turn(0, "r1")).reached()
+        await turn.say("hello")
+        await die(dead)
+        is_closing = asyncio.Event()
+
+        async def dies(*_: object) -> None:
+            await die(heir)
+            is_closing.set()
+            raise unavailable()
+
+        monkeypatch.setattr(heir.claims, "_closing", dies)
+        monkeypatch.setattr(heir.claims, "release", is_dead)
+        heir.claim(PAIR, "r2")
+        await asyncio.wait_for(is_closing.wait(), PATIENCE)
+        after = await (await told.turn(2, "r3")).reached()
+        await after.say("on")
+        found = await said(last)
+        assert found[:2] == ["hello", "r1 interrupted"]
+        assert found.count("r1 interrupted") == 1
+        assert found[-1] == "on"
+        await turn.leave()
+        await after.leave()
+
+
+async def is_dead(*_: object) -> None:
+    """It gives nothing back."""
+
+
+@pytest.mark.req("fleet.dead")
+async def test_what_a_dead_daemon_waited_for_is_passed_over(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with sharing(tmp_path, postgres_url, 3) as storages:
+        told = Told(storages)
+        first = await (await told.turn(0, "r1")).reached()
+        dead = await told.turn(1, "r2")
+        third = await told.turn(2, "r3")
+        await die(storages[1])
+        await first.leave()
+        await third.reached()
+        assert not dead.is_reached.is_set()
+        dead.task.cancel()
+        await third.leave()
+        await nothing_is_left(storages[0])
+
+
+@pytest.mark.req("fleet.dead")
+async def test_what_a_dead_daemon_left_is_gone_when_nobody_mourns_it_any_more(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with sharing(tmp_path, postgres_url, 1) as (dead,):
+        told = Told([dead])
+        first = await (await told.turn(0, "r1")).reached()
+        waiting = await told.turn(0, "r2")
+        await dead.want([("crab", "")])
+        await dead.mail.close()
+        async with sharing(tmp_path, postgres_url, 1, lease=QUICK) as (other,):
+            await other.mail.post(dead.id, "events", b"unread")
+            await other.database.change(
+                "UPDATE daemons SET expires_at = clock_timestamp() - interval '2 hours' "
+                "WHERE id = $1",
+                dead.id,
+            )
+            await other.database.change(
+                "UPDATE mail SET at = clock_timestamp() - interval '2 hours'"
+            )
+            await expire(other)
+            await nothing_is_left(other)
+
+            async def all_is_gone() -> bool:
+                row = await other.database.fetch_row(
+                    "SELECT (SELECT count(*) FROM daemons WHERE id = $1) "
+                    "+ (SELECT count(*) FROM mail WHERE recipient = $1) "
+                    "+ (SELECT count(*) FROM interests WHERE daemon = $1) AS left_over",
+                    dead.id,
+                )
+                return row is not None and row["left_over"] == 0
+
+            await becomes(all_is_gone)
+        waiting.task.cancel()
+        await asyncio.wait([waiting.task])
+        await first.leave()
+
+
+@pytest.mark.req("fleet.dead")
+async def test_a_daemon_that_the_others_have_forgotten_joins_again(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with (
+        sharing(tmp_path, postgres_url, 1, lease=QUICK) as (one,),
+        sharing(tmp_path, postgres_url, 1) as (two,),
+    ):
+        rejoined = asyncio.Event()
+        one.members.rejoined = rejoined.set
+        await two.database.change("DELETE FROM daemons WHERE id = $1", one.id)
+        await asyncio.wait_for(rejoined.wait(), PATIENCE)
+        assert {member.id for member in await two.members.list() if member.is_alive} == {
+            one.id,
+            two.id,
+        }
+        told = Told([one, two])
+        first = await (await told.turn(1, "r1")).reached()
+        second = await told.turn(0, "r2")
+        await first.leave()
+        await (await second.reached()).leave()
+
+
+@pytest.mark.req("fleet.dead")
+async def test_a_turn_can_be_waited_for_by_who_was_just_forgotten(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with sharing(tmp_path, postgres_url, 2) as (one, two):
+        told = Told([one, two])
+        first = await (await told.turn(0, "r1")).reached()
+        await one.database.change("DELETE FROM daemons WHERE id = $1", two.id)
+        second = await told.turn(1, "r2")
+        await first.leave()
+        await (await second.reached()).leave()
+
+
+# ── Order ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("fleet.fifo")
+async def test_turns_are_had_in_the_order_they_were_asked_for_wherever_that_was(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with sharing(tmp_path, postgres_url, 3) as storages:
+        told = Told(storages)
+        places = (0, 1, 2, 1, 1, 0, 2, 0)
+        turns = [await told.turn(place, f"r{n}") for n, place in enumerate(places)]
+        for number, turn in enumerate(turns):
+            await turn.reached()
+            assert not any(later.is_reached.is_set() for later in turns[number + 1 :])
+            await turn.say(turn.run)
+            await turn.leave()
+        assert await said(storages[0]) == [turn.run for turn in turns]
+        await nothing_is_left(storages[0])
+
+
+@pytest.mark.req("fleet.fifo")
+async def test_who_is_to_be_first_comes_before_all_who_wait_in_any_daemon(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with sharing(tmp_path, postgres_url, 3) as storages:
+        told = Told(storages)
+        now = await told.turn(0, "now")
+        second = await told.turn(1, "second")
+        first = await told.turn(2, "first", first=True)
+        for turn in (now, first, second):
+            await turn.reached()
+            await turn.leave()
+        await nothing_is_left(storages[0])
+
+
+@pytest.mark.req("fleet.fifo")
+@pytest.mark.parametrize("firsts", [1, 2, 3])
+async def test_who_is_to_be_first_does_not_wait_for_who_waits_for_it(
+    tmp_path: Path, postgres_url: str, firsts: int
+) -> None:
+    """The first of a daemon's line waits for another daemon, and somebody is to go before it."""
+    async with sharing(tmp_path, postgres_url, 2) as storages:
+        told = Told(storages)
+        now = await told.turn(0, "now")
+        waiting = [await told.turn(1, "waits")]
+        waiting += [await told.turn(1, f"first {n}", first=True) for n in range(firsts)]
+        await now.leave()
+        for turn in waiting:
+            turn._go.set()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*(turn.task for turn in waiting))
+        await nothing_is_left(storages[0])
+
+
+@pytest.mark.req("fleet.fifo")
+async def test_turns_of_one_daemon_do_not_take_each_others_place(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharing(tmp_path, postgres_url, 1) as (one,):
+        change = one.database.change
+        statements: list[str] = []
+
+        async def noting(statement: str, *values: Any) -> Any:
+            statements.append(statement)
+            return await change(statement, *values)
+
+        monkeypatch.setattr(one.database, "change", noting)
+        (conversation,) = Told([one]).conversations
+        turns = [Turn(conversation, f"r{n}") for n in range(3)]
+        for turn in turns:
+            await turn.reached()
+            await turn.say(turn.run)
+            await turn.leave()
+        await settled(one)
+        assert await said(one) == ["r0", "r1", "r2"]
+        entering = sum("crabtalk_enter" in statement for statement in statements)
+        assert entering <= 3 + 2 * 2  # each on coming, and then when the one before has left
+        assert not any("SET run" in statement for statement in statements)
+
+
+@pytest.mark.req("fleet.fifo")
+async def test_whoever_gives_up_keeps_nobody_waiting(tmp_path: Path, postgres_url: str) -> None:
+    async with sharing(tmp_path, postgres_url, 3) as storages:
+        told = Told(storages)
+        now = await told.turn(0, "now")
+        gone = [await told.turn(place, f"gone {place}") for place in (1, 2, 1)]
+        last = await told.turn(2, "last")
+        for turn in gone:
+            turn.task.cancel()
+        await asyncio.wait([turn.task for turn in gone])
+        await now.leave()
+        await (await last.reached()).leave()
+        await nothing_is_left(storages[0])
+
+
+@pytest.mark.req("fleet.fifo")
+async def test_who_gave_up_while_the_database_was_away_keeps_nobody_waiting(
+    tmp_path: Path, private_postgres: Server
+) -> None:
+    url = private_postgres.url
+    async with sharing(tmp_path, url, 2, lease=QUICK) as storages:
+        told = Told(storages)
+        now = await told.turn(0, "now")
+        gone = await told.turn(1, "gone")
+        await asyncio.to_thread(private_postgres.stop, "fast")
+        gone.task.cancel()
+        await asyncio.wait([gone.task])
+        await settled(storages[1])
+        await asyncio.to_thread(private_postgres.start)
+        with suppress(StorageError):
+            await now.leave()
+        await free_again(storages[0])
+
+
+async def free_again(storage: PostgresStorage) -> None:
+    """Until somebody has had the turn."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            claim = storage.claim(PAIR, "free")
+            try:
+                await claim.reach()
+            except StorageError:
+                await asyncio.sleep(0.05)
+            else:
+                return
+            finally:
+                claim.leave()
+
+
+@pytest.mark.req("fleet.fifo")
+async def test_a_ticket_whose_owner_never_heard_of_it_keeps_nobody_waiting(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """As after an answer that was lost with its connection."""
+    async with sharing(tmp_path, postgres_url, 2, lease=QUICK) as (one, two):
+        await one.database.change(
+            "INSERT INTO tickets (key, daemon, first) VALUES ($1, $2, false)", KEY, one.id
+        )
+        turn = Turn(Told([two]).conversations[0], "r1")
+        await (await turn.reached()).leave()
+        await nothing_is_left(two)
+
+
+@pytest.mark.req("fleet.fifo")
+async def test_a_turn_that_was_got_with_an_answer_that_was_lost_is_had_all_the_same(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharing(tmp_path, postgres_url, 2) as (one, two):
+        told = Told([one, two])
+        now = await told.turn(0, "now")
+        next_one = await told.turn(1, "next")
+        change = two.database.change
+        lost = 0
+
+        async def losing(statement: str, *values: Any) -> Any:
+            nonlocal lost
+            rows = await change(statement, *values)
+            if "crabtalk_enter" in statement and rows[0]["fence"] is not None and not lost:
+                lost += 1
+                raise unavailable()
+            return rows
+
+        monkeypatch.setattr(two.database, "change", losing)
+        await now.leave()
+        await next_one.reached()
+        assert lost == 1
+        await next_one.say("said")
+        await next_one.leave()
+        await nothing_is_left(one)
+        assert await said(one) == ["said"]
+
+
+def unavailable() -> StorageError:
+    from crabtalk.storage import StorageUnavailableError
+
+    return StorageUnavailableError("the connection is gone")
+
+
+# ── Notices and beats ──────────────────────────────────────────────────────────────────────────
+
+LISTENERS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'crabtalk' "
+    "AND pid <> pg_backend_pid() AND (query LIKE 'LISTEN%' OR query = 'SELECT 1')"
+)
+
+
+@pytest.mark.req("fleet.polling")
+async def test_turns_and_mail_come_without_a_notice_too(
+    tmp_path: Path, private_postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mail, "FIRST_PAUSE", 3600.0)  # once deaf, for good
+    async with sharing(tmp_path, private_postgres.url, 2) as (one, two):
+        heard: list[bytes] = []
+        two.mail.take("word", lambda _sender, body: heard.append(body))
+
+        async def both_listen() -> bool:
+            return one.mail.is_listening and two.mail.is_listening
+
+        async def nobody_listens() -> bool:
+            await one.database.fetch(LISTENERS)
+            return not one.mail.is_listening and not two.mail.is_listening
+
+        await becomes(both_listen)
+        await becomes(nobody_listens)
+        told = Told([one, two])
+        first = await (await told.turn(0, "r1")).reached()
+        second = await told.turn(1, "r2")
+        await first.leave()
+        await (await second.reached()).leave()
+        await one.mail.post(two.id, "word", b"hello")
+
+        async def is_heard() -> bool:
+            return heard == [b"hello"]
+
+        await becomes(is_heard)
+
+
+@pytest.mark.req("fleet.polling")
+async def test_whoever_listens_is_connected_again_after_the_connection_broke(
+    tmp_path: Path, private_postgres: Server
+) -> None:
+    async with sharing(tmp_path, private_postgres.url, 1) as (one,):
+        notices: list[str] = []
+        one.mail._hear = notices.append
+
+        async def is_told() -> bool:
+            await one.mail.tell("hello all")
+            return "hello all" in notices
+
+        await becomes(is_told)
+        await one.database.fetch(LISTENERS)
+        notices.clear()
+        await becomes(is_told)
+
+
+@pytest.mark.req("fleet.fencing")
+async def test_a_beat_notices_a_turn_that_was_taken_over(tmp_path: Path, postgres_url: str) -> None:
+    async with sharing(tmp_path, postgres_url, 1, lease=QUICK) as (one,):
+        lost: asyncio.Queue[Pair] = asyncio.Queue()
+        one.claims.lost = lost.put_nowait
+        turn = await (await Told([one]).turn(0, "r1")).reached()
+        await one.database.change(
+            "UPDATE leases SET owner = gen_random_uuid(), fence = nextval('fences')"
+        )
+        assert await asyncio.wait_for(lost.get(), PATIENCE) == PAIR
+        await turn.leave()
+        assert lost.empty()  # it is told once
+
+
+@pytest.mark.req("fleet.fencing")
+async def test_a_turn_that_begins_while_a_beat_is_under_way_is_not_taken_for_a_lost_one(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with (
+        sharing(tmp_path, postgres_url, 1, lease=QUICK) as (one,),
+        sharing(tmp_path, postgres_url, 1) as (two,),
+    ):
+        lost: list[Pair] = []
+        one.claims.lost = lost.append
+        told = Told([one])
+        before = await (await told.turn(0, "r1")).reached()
+        async with two.database.transaction() as connection:
+            await connection.execute("SELECT FROM daemons WHERE id = $1 FOR UPDATE", one.id)
+            await becomes(lambda: is_blocked(two))
+            await before.leave()
+            after = await (await told.turn(0, "r2")).reached()
+        await becomes(lambda: has_beaten(one, two))
+        assert not lost
+        await after.say("still here")
+        await after.leave()
+
+
+async def is_blocked(storage: PostgresStorage) -> bool:
+    """Whether a statement waits for a lock."""
+    rows = await storage.database.fetch(
+        "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%UPDATE dae%'"
+    )
+    return bool(rows)
+
+
+async def has_beaten(one: PostgresStorage, two: PostgresStorage) -> bool:
+    """Whether `one` beats now: seen twice, so that it had all of an answer in between."""
+    beats = Counter[Any]()
+    async with asyncio.timeout(PATIENCE):
+        while len(beats) < 3:
+            rows = await two.database.fetch("SELECT expires_at FROM daemons WHERE id = $1", one.id)
+            beats[rows[0]["expires_at"]] += 1
+            await asyncio.sleep(0.01)
+    return True
+
+
+@pytest.mark.req("fleet.fencing")
+async def test_a_daemon_that_is_late_does_not_take_its_own_turns_for_a_dead_ones(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with sharing(tmp_path, postgres_url, 1) as (one,):
+        told = Told([one])
+        turn = await (await told.turn(0, "r1")).reached()
+        await turn.say("hello")
+        await expire(one)
+        await one.claims.bury(KEY, PAIR)
+        await expire(one)
+        following = await told.turn(0, "r2")
+        await turn.say("and on")
+        await turn.leave()
+        await (await following.reached()).leave()
+        assert await said(one) == ["hello", "and on"]
+
+
+@pytest.mark.req("fleet.fencing")
+async def test_a_turn_is_renewed_as_long_as_its_daemon_lives(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with sharing(tmp_path, postgres_url, 2, lease=QUICK) as (one, two):
+        turn = await (await Told([one]).turn(0, "r1")).reached()
+        for _ in range(3):
+            await has_beaten(one, two)
+        await turn.say("still here")
+        assert (await two.owner(PAIR)) == one.id
+        await turn.leave()
+
+
+# ── Giving up ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("fleet.cancelled")
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_cancelled_anywhere_a_turn_leaves_neither_lease_nor_ticket(
+    tmp_path: Path, postgres_url: str, is_busy: bool
+) -> None:
+    async with sharing(tmp_path, postgres_url, 2) as storages:
+        told = Told(storages)
+        was_reached = 0
+        for steps in range(1, 400):
+            holder = await (await told.turn(0, "holder")).reached() if is_busy else None
+            turn = Turn(told.conversations[1], "r1")
+            leaving = None
+            for step in range(steps):
+                if holder is not None and step == steps // 2:
+                    leaving = asyncio.ensure_future(holder.leave())
+                await asyncio.sleep(0)
+            turn.task.cancel()
+            await asyncio.wait([turn.task])
+            if holder is not None:
+                await (leaving or holder.leave())
+            await settled(storages[0])
+            await settled(storages[1])
+            for table in ("leases", "tickets"):
+                assert not await count(storages[0], table), f"after {steps} steps"
+            assert not len(storages[1].claims)
+            was_reached += turn.is_reached.is_set()
+            if was_reached == 5:
+                break
+        assert was_reached, "it was never so far that the turn was reached"
+
+
+# ── Any order of anything ──────────────────────────────────────────────────────────────────────
+
+ACTS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["ask", "ask first"]), st.integers(0, 2)),
+        st.tuples(st.sampled_from(["say", "leave", "expire", "give up"]), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+class Model:
+    """What the line of all daemons must be like. Who has the turn is its first."""
+
+    def __init__(self, storages: list[PostgresStorage], pair: Pair) -> None:
+        self._told = Told(storages, pair)
+        self._storages = storages
+        self._pair = pair
+        self._line: list[tuple[int, Turn]] = []
+        self._record: list[str] = []
+        self._runs = 0
+
+    async def ask(self, place: int, *, first: bool) -> None:
+        self._runs += 1
+        # In one daemon, the order is that of its own line: `first` is for a turn elsewhere.
+        first = first and all(each != place for each, _ in self._line)
+        turn = await self._told.turn(place, f"r{self._runs}", first=first)
+        if first and self._line and not any("first" in t.run for _, t in self._line[1:]):
+            turn.run += " first"
+            self._line.insert(1, (place, turn))
+        elif first and self._line:
+            turn.run += " first"
+            at = max(n for n, (_, t) in enumerate(self._line) if "first" in t.run or n == 0)
+            self._line.insert(at + 1, (place, turn))
+        else:
+            self._line.append((place, turn))
+
+    async def say(self) -> None:
+        _, turn = self._line[0]
+        text = f"{turn.run}: {len(self._record)}"
+        await turn.say(text)
+        self._record.append(text)
+
+    async def leave(self) -> None:
+        place, turn = self._line.pop(0)
+        await turn.leave()
+        await settled(self._storages[place])
+
+    async def give_up(self) -> None:
+        if len(self._line) > 1:
+            place, turn = self._line.pop()
+            turn.task.cancel()
+            await asyncio.wait([turn.task])
+            await settled(self._storages[place])
+
+    async def expire(self) -> None:
+        """Whoever is next takes over, unless it is of the same daemon: that knows better."""
+        place, turn = self._line.pop(0)
+        await expire(self._storages[0], self._told.key)
+        for storage in self._storages:
+            storage.claims.wake(self._told.key)
+        if self._line and self._line[0][0] != place:
+            await self._line[0][1].reached()
+            if self._record:
+                self._record.append(f"{turn.run.removesuffix(' first')} interrupted")
+            with pytest.raises(FencedError):
+                await turn.say("stale")
+        await turn.leave()
+        await settled(self._storages[place])
+
+    async def check(self) -> None:
+        """Exactly one has the turn: the first in line."""
+        if self._line:
+            await self._line[0][1].reached()
+            assert not any(turn.is_reached.is_set() for _, turn in self._line[1:])
+
+    async def end(self) -> None:
+        while self._line:
+            await self.leave()
+            await self.check()
+        await nothing_is_left(self._storages[0], self._told.key)
+        assert await said(self._storages[0], self._pair) == self._record
+
+
+@pytest.mark.req("fleet.fifo")
+@pytest.mark.req("fleet.fencing")
+@pytest.mark.timeout(180)
+def test_whatever_three_daemons_do_one_has_the_turn_and_they_come_in_order(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        storages = runner.run(stack.enter_async_context(sharing(tmp_path, postgres_url, 3)))
+        examples = 0
+
+        async def act(acts: list[tuple[str, int]]) -> None:
+            nonlocal examples
+            examples += 1
+            model = Model(storages, Pair("crab", f"example {examples}"))
+            for name, place in acts:
+                if name.startswith("ask"):
+                    await model.ask(place, first=name == "ask first")
+                elif model._line:
+                    await {
+                        "say": model.say,
+                        "leave": model.leave,
+                        "expire": model.expire,
+                        "give up": model.give_up,
+                    }[name]()
+                await model.check()
+            await model.end()
+
+        @given(ACTS)
+        @settings(max_examples=40)
+        def any_order(acts: list[tuple[str, int]]) -> None:
+            runner.run(act(acts))
+
+        try:
+            any_order()
+        finally:
+            runner.run(stack.aclose())
