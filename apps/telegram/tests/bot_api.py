@@ -397,7 +397,7 @@ class BotApi:
             aiohttp.ClientSession() as session,
             session.post(f"{self.listener}/hook", data=body, headers=headers) as reply,
         ):
-            if reply.status == 200:
+            if reply.status == 200 and data is None:
                 self.waiting.pop(number, None)
             return reply.status
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,11 +14,12 @@ import pytest
 import crabtalk_telegram
 from apps.telegram.help_pages import PAGE
 from apps.telegram.tests.bot_api import bot_api
-from apps.telegram.tests.command import PROGRAM, called, running
+from apps.telegram.tests.command import COMMAND
 from apps.telegram.tests.world import world
 from crabtalk.component.gateway import load_settings, write_settings
 from crabtalk.component.gateway.settings import SHARED
 from crabtalk_telegram.cli import EXTRA, main
+from tests.component.gateway.kept import kept
 
 pytestmark = pytest.mark.one_loop
 
@@ -31,27 +33,27 @@ async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
         home, where = ("--home", w.home), ("--base-url", w.api.url)
         path = w.home / "config" / "telegram.toml"
 
-        said = await called("run", *home)
+        said = await COMMAND.called("run", *home)
         assert (said.code, "run `crabtalk-telegram setup`" in said.err) == (1, True), said
-        said = await called("setup", *home, *where, "--token-stdin", typed="1:wrong\n")
+        said = await COMMAND.called("setup", *home, *where, "--token-stdin", typed="1:wrong\n")
         assert (said.code, "does not know this token" in said.err) == (1, True), said
         assert not path.exists(), "only a token that works is written"
-        said = await called("setup", *home, *where, "--token-stdin", typed=w.api.token)
+        said = await COMMAND.called("setup", *home, *where, "--token-stdin", typed=w.api.token)
         assert (said.code, "knows us as @crab_bot" in said.out) == (0, True), said
         assert path.stat().st_mode & 0o777 == 0o600
         assert load_settings(path, EXTRA).token == w.api.token
-        said = await called("check", *home, "--json")
+        said = await COMMAND.called("check", *home, "--json")
         assert json.loads(said.out) == {"name": "@crab_bot", "allowed_users": []}
 
-        async with running(w.home, "--verbose") as process:
+        async with COMMAND.running(w.home, "--verbose") as process:
             await w.api.until(lambda: w.api.calls["getUpdates"])
-            said = await called("pair", *home, "--json")
+            said = await COMMAND.called("pair", *home, "--json")
             w.api.says(f"/start {json.loads(said.out)['code']}")
             await w.api.until(lambda: w.api.texts())
             assert "Welcome" in w.api.texts()[0]
             w.api.says("hello")
             await w.api.until(lambda: w.api.texts()[-1] == "heard: hello")
-            said = await called("run", *home)
+            said = await COMMAND.called("run", *home)
             assert (said.code, "already runs" in said.err) == (1, True), said
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
@@ -63,12 +65,46 @@ async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
         assert "Traceback" not in logged
 
 
+@pytest.mark.req("telegram.program")
+@pytest.mark.req("gateways.pairing")
+async def test_at_a_terminal_it_asks_for_the_token_and_prints_a_code(home: Path) -> None:
+    async with bot_api() as api:
+        where, prompt = ("--home", home), "Token of Telegram: "
+        code, screen = await COMMAND.at_terminal(
+            "setup", *where, "--base-url", api.url, types={prompt: f"{api.token}\n"}
+        )
+        assert (code, "knows us as @crab_bot" in screen) == (0, True), screen
+        assert api.token not in screen
+        code, screen = await COMMAND.at_terminal("run", *where, types={"from then on: ": "\x03"})
+    assert code in (0, 130), screen
+    assert re.search(r"serves you from then on: [A-Z2-9]{8}\n", screen)
+
+
+@pytest.mark.req("telegram.crabup")
+@pytest.mark.parametrize("has_systemd", [True, pytest.param(False, marks=pytest.mark.slow)])
+async def test_crabup_starts_it_and_stops_it(tmp_path: Path, home: Path, has_systemd: bool) -> None:
+    async with bot_api() as api:
+        changes = {"token": api.token, "base_url": api.url, "allowed_users": [7]}
+        write_settings(home / "config" / "telegram.toml", changes)
+        with kept("telegram", tmp_path, home, has_systemd=has_systemd) as gateway:
+            await gateway.start()
+            api.says("hello", "66")
+            await api.until(lambda: "do not know you" in "".join(api.texts("66")))
+            logs = await gateway.logs()
+            assert "this is @crab_bot" in logs
+            assert api.token not in logs
+            await gateway.stop()
+        asked = api.calls["getUpdates"]
+        api.says("hello")
+        assert (api.calls["getUpdates"], len(api.waiting)) == (asked, 1)
+
+
 @pytest.mark.req("telegram.token")
 async def test_a_token_that_is_taken_back_ends_it_with_what_to_do(home: Path) -> None:
     async with bot_api() as api:
         changes = {"token": "1:no", "base_url": api.url, "allowed_users": [7]}
         write_settings(home / "config" / "telegram.toml", changes)
-        said = await called("run", "--home", home)
+        said = await COMMAND.called("run", "--home", home)
     assert said.code == 1
     assert said.err.splitlines()[-1].endswith("run `crabtalk-telegram setup`")
 
@@ -80,7 +116,7 @@ async def test_a_port_that_is_taken_is_named(home: Path) -> None:
         changes = {"token": api.token, "base_url": api.url, "webhook_listen": listen}
         changes["webhook_url"] = "https://bot.example"
         write_settings(home / "config" / "telegram.toml", changes)
-        said = await called("run", "--home", home)
+        said = await COMMAND.called("run", "--home", home)
     assert (said.code, f"cannot listen at {listen}" in said.err) == (1, True), said
 
 
@@ -90,7 +126,7 @@ async def test_a_port_that_is_taken_is_named(home: Path) -> None:
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.req("telegram.cli.help")
 async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
-    said = await called(*words, "--help")
+    said = await COMMAND.called(*words, "--help")
     assert (said.code, said.err) == (0, "")
     assert said.out == f"{PAGE.help_of(list(words))}\n"
     assert " ".join(["crabtalk-telegram", *words]) in said.out.partition("Example")[2]
@@ -109,8 +145,8 @@ def test_the_help_on_the_page_is_what_the_commands_print_all_of_it() -> None:
 def test_help_loads_nothing_of_telegram() -> None:
     program = (
         "import sys, crabtalk_telegram.cli\n"
-        "print([m for m in ('telegram', 'httpx', 'aiohttp', 'msgspec', 'crabtalk.client')"
-        " if m in sys.modules])"
+        "heavy = ('telegram', 'httpx', 'aiohttp', 'asyncio', 'msgspec', 'crabtalk.client')\n"
+        "print([module for module in heavy if module in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout == b"[]\n"
@@ -118,7 +154,9 @@ def test_help_loads_nothing_of_telegram() -> None:
 
 @pytest.mark.req("telegram.cli.help")
 def test_the_installed_command_says_its_version() -> None:
-    done = subprocess.run([PROGRAM, "--version"], capture_output=True, check=True, env=os.environ)
+    done = subprocess.run(
+        [COMMAND.program, "--version"], capture_output=True, check=True, env=os.environ
+    )
     assert done.stdout.decode() == f"crabtalk-telegram {crabtalk_telegram.__version__}\n"
 
 

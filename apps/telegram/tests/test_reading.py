@@ -47,6 +47,7 @@ def test_in_groups_only_what_is_meant_for_us_is() -> None:
     ours = {"message_id": 1, "date": 1, "chat": GROUP, "from": ME, "text": "x"}
     theirs = {**ours, "from": {"id": 8, "is_bot": False, "first_name": "Bo"}}
     assert to_us("yes", reply_to_message=ours) == (True, "yes")
+    assert to_us("/stop@other_bot", reply_to_message=ours) == (False, "/stop@other_bot")
     assert to_us("yes", reply_to_message=theirs) == (False, "yes")
     named = {"type": "text_mention", "offset": 0, "length": 4, "user": ME}
     assert to_us("Crab, dig", entities=[named]) == (True, "Crab, dig")

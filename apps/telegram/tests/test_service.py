@@ -229,7 +229,7 @@ async def test_polling_goes_on_after_whatever_happens() -> None:
         api.webhook = {"url": "https://old.example"}
         api.fail("getMe", Fault(502, page=True))
         api.fail("deleteWebhook", Fault(0))
-        api.fail("getUpdates", Fault(0), Fault(500), Fault(409, "Conflict"), Fault(429))
+        api.fail("getUpdates", Fault(0), Fault(500), Fault(409, "Conflict"))
         api.says("hello")
         async with aclosing(service.updates()) as updates:
             assert (await within(anext(updates))).text == "hello"
@@ -237,19 +237,62 @@ async def test_polling_goes_on_after_whatever_happens() -> None:
         await api.until(lambda: "stop" in api.offered)
 
 
-async def test_updates_that_cannot_be_read_end_nothing() -> None:
+def broken(api: BotApi, what: str) -> int:
+    """An update that the library cannot read."""
+    number = api.says("half of it")
+    message = api.waiting[number]["message"]
+    match what:
+        case "chat":
+            del message["chat"]
+        case "date":
+            message["date"] = "yesterday"
+        case "person":
+            message["from"] = {"id": 7}
+        case "message":
+            api.waiting[number]["message"] = ["hello"]
+    return number
+
+
+@pytest.mark.req("telegram.unread")
+@pytest.mark.parametrize("what", ["chat", "date", "person", "message"])
+async def test_an_update_that_cannot_be_read_holds_up_no_other(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with opened() as (api, service), aclosing(service.updates()) as updates:
-        odd = api.says("of no chat")
-        del api.waiting[odd]["message"]["chat"]
+        first, odd, last = api.says("first"), broken(api, what), api.says("last")
+        found = [await within(anext(updates)) for _ in range(3)]
+        assert [one.id for one in found] == [str(first), str(odd), str(last)]
+        assert [one.text for one in found] == ["first", "", "last"]
+        assert json.loads(found[1].unread) == api.waiting[odd]
+        for one in found:
+            await service.taken(one)
         coming = asyncio.ensure_future(anext(updates))
         await api.until(lambda: not api.waiting)
-        odd = api.says("of no number")
-        del api.waiting[odd]["update_id"]
-        before = api.calls["getUpdates"]
-        await api.until(lambda: api.calls["getUpdates"] > before + 1)
-        del api.waiting[odd]
         api.says("even")
         assert (await within(coming)).text == "even"
+    assert f"update {odd} makes no sense" in caplog.text
+    assert "half of it" not in caplog.text, "what people write is in no log"
+
+
+@pytest.mark.req("telegram.unread")
+async def test_what_has_no_number_is_left_out_and_not_asked_for_in_a_rush() -> None:
+    async with opened() as (api, service), aclosing(service.updates()) as updates:
+        odd = api.says("of no number")
+        del api.waiting[odd]["update_id"]
+        coming = asyncio.ensure_future(anext(updates))
+        await api.until(lambda: api.calls["getUpdates"] == 2)
+        api.says("even")
+        assert (await within(coming)).text == "even"
+        assert api.calls["getUpdates"] <= 4
+
+
+@pytest.mark.req("telegram.order")
+async def test_updates_that_come_together_are_in_the_order_of_their_numbers() -> None:
+    async with opened() as (api, service), aclosing(service.updates()) as updates:
+        for number in (703, 701, 702):
+            api.says(f"{number}", update=number)
+        found = [await within(anext(updates)) for _ in range(3)]
+        assert [one.text for one in found] == ["701", "702", "703"]
 
 
 @pytest.mark.req("telegram.webhook")

@@ -70,8 +70,14 @@ async def test_a_message_that_may_have_arrived_is_sent_again_and_says_so(
         again = f"{SENT_AGAIN}\n\nheard: hello"
         await says(w, "hello", *(["heard: hello", again] if is_done else [again]))
         assert await w.heard() == ["hello"]
-        w.api.fail("editMessageText", Fault(0, is_done=True), Fault(502), Fault(429, retry_after=1))
-        w.api.messages.clear()
+
+
+@pytest.mark.req("telegram.cut")
+async def test_a_change_that_may_have_been_made_is_made_again_without_a_word(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w, w.running():
+        w.api.fail("editMessageText", Fault(0, is_done=True))
         w.api.says("!chunks 12 40")
         await w.idle()
         (text,) = w.api.texts()
@@ -105,12 +111,73 @@ async def test_long_answers_are_cut_as_telegram_counts_also_in_code_and_in_emoji
         assert len(texts) == 3
         assert all(not one.removeprefix("heard: ").replace(family, "") for one in texts)
 
+        # An emoji in code at each place around the end of a message, marks of code included.
+        for shift in range(4):
+            code = "a" * shift + "🦀" * 2100
+            texts = await answered(f"Here:\n```\n{code}\n```")
+            entities = [one for message in w.api.of("7") for one in message.entities]
+            assert 2 <= len(texts) <= 3
+            assert "".join(entity.text for entity in entities) == code
+            assert {entity.kind for entity in entities} == {"pre"}
+
         edge = "🦀" * 2044 + "a"
         assert await answered(edge) == [f"heard: {edge}"]
         assert units(f"heard: {edge}") == 4096
         over = await answered(f"{edge}b")
         assert len(over) == 2
         assert "".join(over) == f"heard: {edge}b"
+
+
+@pytest.mark.req("telegram.splitting")
+async def test_an_answer_grows_past_the_end_of_a_message_into_the_next(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.running():
+        w.api.says("!chunks 400 800")
+        await w.idle()
+        first, *others = w.api.of("7")
+        assert len(others) == 1
+        assert len(first.history) > 2, "it grew"
+        assert all(units(text) <= 4096 for one in (first, *others) for text in one.history)
+        assert units(first.text) > 4000
+        assert len(" ".join(w.api.texts()).split()) == 400
+
+
+@pytest.mark.req("telegram.blocked")
+async def test_a_bot_that_is_blocked_in_the_middle_stops_and_is_heard_again_later(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w, w.running():
+        w.api.says("!say So far.\n!chunks 1000 50")
+        await w.api.until(lambda: w.api.texts())
+        w.api.blocked.add("7")
+        await w.daemon.model.until_hung_up()
+        await w.idle()
+        sent = w.api.calls["sendMessage"]
+        w.api.blocked.clear()
+        await says(w, "!say again", "again")
+        assert w.api.calls["sendMessage"] == sent + 1
+        assert await w.heard() == ["!say So far.\n!chunks 1000 50", "!say again"]
+
+
+@pytest.mark.req("telegram.groups")
+async def test_a_group_steers_and_answers_as_one_and_only_who_is_served(tmp_path: Path) -> None:
+    async with world(tmp_path, hooks={}) as w, w.running():
+        asked = {
+            "questions": [{"question": "Dig?", "header": "Dig", "options": [{"label": "Yes"}]}]
+        }
+        w.api.says(
+            f"@crab_bot go\n!tool ask_user {json.dumps(asked)}\n!then\n!say Dug.", chat=GROUP
+        )
+        await w.api.until(lambda: w.api.of("-100500") and w.api.of("-100500")[-1].buttons)
+        form = w.api.of("-100500")[-1]
+        w.api.presses(form, "Yes", "66")  # who is a stranger, and told so
+        await w.api.until(lambda: "do not know you" in w.api.texts("-100500")[-1])
+        assert form.buttons
+        w.api.presses(form, "Yes", "8")
+        await w.api.until(lambda: "Dug." in w.api.texts("-100500")[-1])
+        await w.idle()
+        assert [one["text"] for one in w.daemon.kept() if one["role"] == "tool"] == [
+            '{"Dig?": "Yes"}'
+        ]
 
 
 @pytest.mark.req("telegram.groups")
@@ -252,6 +319,9 @@ async def test_telegram_can_bring_updates_and_forgets_what_is_in_the_journal(
             assert await w.api.bring("") == 401
             assert await w.api.bring(data=b"{") == 400
             assert await w.api.bring(data=b"[]") == 400
+            assert await w.api.bring(data=b'{"update_id": "5"}') == 400
+            assert await w.api.bring(data=b'{"update_id": 5, "message": {"date": []}}') == 200
+            assert b'"LeftOut","id":"5"' in (w.home / "telegram" / "journal").read_bytes()
             update = dict(w.api.waiting)
             assert await w.api.bring() == 200
             assert b"hello" in (w.home / "telegram" / "journal").read_bytes()

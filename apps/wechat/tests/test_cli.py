@@ -1,9 +1,7 @@
 """The program: set up by a code, paired, run and stopped; and its command line."""
 
-import asyncio
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -13,47 +11,20 @@ from pathlib import Path
 import pytest
 
 import crabtalk_wechat
-from apps.tui.tests.command import read_some
 from apps.wechat.help_pages import PAGE
-from apps.wechat.tests.command import PROGRAM, WARM, called, running
+from apps.wechat.tests.command import COMMAND
 from apps.wechat.tests.ilink_api import ANN, BO, BOT, TOKEN, Fault, ilink_api
 from apps.wechat.tests.world import world
-from crabtalk.component.gateway import load_settings
+from crabtalk.component.gateway import load_settings, write_settings
 from crabtalk.component.gateway.settings import SHARED
 from crabtalk_wechat.cli import EXTRA, main
 from crabtalk_wechat.qr_code import qr_code
+from tests.component.gateway.kept import kept
 
 pytestmark = pytest.mark.one_loop
 
 COMMANDS = [(), *((name,) for name in main.commands)]
 DOCS = Path(__file__).parents[3] / "docs" / "wechat.md"
-PATIENCE = 45
-
-
-async def at_terminal(*words: str | Path, types: dict[str, str]) -> tuple[int | None, str]:
-    """Its exit status and the screen; each text is typed when what it answers is there."""
-    master, slave = pty.openpty()
-    screen, waiting = "", dict(types)
-    try:
-        process = WARM.start(
-            *words,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-        )
-        os.close(slave)
-        os.set_blocking(master, False)
-        async with asyncio.timeout(PATIENCE):
-            while piece := await read_some(master):
-                screen += piece
-                for asked in [asked for asked in waiting if asked in screen]:
-                    os.write(master, waiting.pop(asked).encode())
-            await process.wait()
-    finally:
-        os.close(master)
-    return process.returncode, screen.replace("\r\n", "\n")
 
 
 @pytest.mark.req("wechat.login")
@@ -64,7 +35,7 @@ async def test_a_code_is_shown_scanned_and_confirmed(home: Path) -> None:
         api.will_say("wait", "expired", "need_verifycode", "need_verifycode", "scaned", elsewhere)
         api.will_say(api.confirmed("fresh"))
         types = {"The number on the phone": "12\n", "That was wrong": "34\n", "Serve ann": "\n"}
-        code, screen = await at_terminal(
+        code, screen = await COMMAND.at_terminal(
             *("setup", "--home", home, "--base-url", api.url, "--agent", "twin"), types=types
         )
     assert code == 0, screen
@@ -88,14 +59,14 @@ async def test_who_scans_it_need_not_be_served_and_nobody_may_scan_it(home: Path
     async with ilink_api() as api:
         where = ("setup", "--home", home, "--base-url", api.url)
         api.will_say(*["expired"] * 3)
-        code, screen = await at_terminal(*where, types={})
+        code, screen = await COMMAND.at_terminal(*where, types={})
         assert (code, "nobody has scanned the code" in screen) == (1, True), screen
         assert (len(api.codes), home.exists()) == (3, False)
         api.will_say("binded_redirect")
-        code, screen = await at_terminal(*where, types={})
+        code, screen = await COMMAND.at_terminal(*where, types={})
         assert (code, "crabtalk-wechat setup" in screen) == (1, True), screen
         api.will_say(api.confirmed())
-        code, screen = await at_terminal(*where, types={"Serve ann": "n\n"})
+        code, screen = await COMMAND.at_terminal(*where, types={"Serve ann": "n\n"})
         assert (code, "Nobody is served yet" in screen) == (0, True), screen
     assert load_settings(home / "config" / "wechat.toml", EXTRA).allowed_users == ()
 
@@ -106,22 +77,22 @@ async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
         home, where = ("--home", w.home), ("--base-url", w.api.url)
         path = w.home / "config" / "wechat.toml"
 
-        said = await called("run", *home)
+        said = await COMMAND.called("run", *home)
         assert (said.code, "run `crabtalk-wechat setup`" in said.err) == (1, True), said
-        said = await called("setup", *home, *where)
+        said = await COMMAND.called("setup", *home, *where)
         assert (said.code, "use --token-stdin" in said.err) == (2, True), said
-        said = await called("setup", *home, *where, "--token-stdin", typed="wrong\n")
+        said = await COMMAND.called("setup", *home, *where, "--token-stdin", typed="wrong\n")
         assert (said.code, "does not know this token" in said.err) == (1, True), said
         assert not path.exists(), "only a token that works is written"
-        said = await called("setup", *home, *where, "--token-stdin", typed=TOKEN)
+        said = await COMMAND.called("setup", *home, *where, "--token-stdin", typed=TOKEN)
         assert (said.code, "knows us as a bot" in said.out) == (0, True), said
         assert path.stat().st_mode & 0o777 == 0o600
-        said = await called("check", *home, "--json")
+        said = await COMMAND.called("check", *home, "--json")
         assert json.loads(said.out) == {"name": "a bot", "allowed_users": []}
 
-        async with running(w.home, "--verbose") as process:
+        async with COMMAND.running(w.home, "--verbose") as process:
             await w.api.until(lambda: w.api.calls["getupdates"])
-            said = await called("pair", *home, "--json")
+            said = await COMMAND.called("pair", *home, "--json")
             w.api.says(json.loads(said.out)["code"], BO)
             await w.api.until(lambda: w.api.texts(BO))
             assert "Welcome" in w.api.texts(BO)[0]
@@ -138,13 +109,30 @@ async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
         assert "Traceback" not in said_all
 
 
+@pytest.mark.req("wechat.crabup")
+@pytest.mark.parametrize("has_systemd", [True, pytest.param(False, marks=pytest.mark.slow)])
+async def test_crabup_starts_it_and_stops_it(tmp_path: Path, home: Path, has_systemd: bool) -> None:
+    async with ilink_api() as api:
+        changes = {"token": TOKEN, "base_url": api.url, "allowed_users": [ANN]}
+        write_settings(home / "config" / "wechat.toml", changes)
+        with kept("wechat", tmp_path, home, has_systemd=has_systemd) as gateway:
+            await gateway.start()
+            api.says("hello", BO)
+            await api.until(lambda: "do not know you" in "".join(api.texts(BO)))
+            assert TOKEN not in await gateway.logs()
+            await gateway.stop()
+        asked = api.calls["getupdates"]
+        api.says("hello")
+        assert (api.calls["getupdates"], api.is_read) == (asked, False)
+
+
 # ── The command line itself ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.req("wechat.cli.help")
 async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
-    said = await called(*words, "--help")
+    said = await COMMAND.called(*words, "--help")
     assert (said.code, said.err) == (0, "")
     assert said.out == f"{PAGE.help_of(list(words))}\n"
     assert " ".join(["crabtalk-wechat", *words]) in said.out.partition("Example")[2]
@@ -163,8 +151,8 @@ def test_the_help_on_the_page_is_what_the_commands_print_all_of_it() -> None:
 def test_help_loads_nothing_it_does_not_need() -> None:
     program = (
         "import sys, crabtalk_wechat.cli\n"
-        "print([m for m in ('aiohttp', 'cryptography', 'segno', 'msgspec', 'crabtalk.client')"
-        " if m in sys.modules])"
+        "heavy = ('aiohttp', 'asyncio', 'cryptography', 'segno', 'msgspec', 'crabtalk.client')\n"
+        "print([module for module in heavy if module in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout == b"[]\n"
@@ -172,7 +160,9 @@ def test_help_loads_nothing_it_does_not_need() -> None:
 
 @pytest.mark.req("wechat.cli.help")
 def test_the_installed_command_says_its_version() -> None:
-    done = subprocess.run([PROGRAM, "--version"], capture_output=True, check=True, env=os.environ)
+    done = subprocess.run(
+        [COMMAND.program, "--version"], capture_output=True, check=True, env=os.environ
+    )
     assert done.stdout.decode() == f"crabtalk-wechat {crabtalk_wechat.__version__}\n"
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,6 +211,23 @@ async def test_polling_goes_on_after_whatever_happens(tmp_path: Path) -> None:
         api.log.append({"message_type": 1, "from_user_id": "x", "message_id": [], "item_list": 7})
         api.says("hello")
         assert [one.text for one in await heard(service, 2)] == ["", "hello"]
+
+
+@pytest.mark.req("wechat.unread")
+async def test_a_message_that_cannot_be_read_holds_up_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as (api, service):
+        odd: Any = ["half of it"]
+        api.says("one")
+        api.log.append(odd)
+        api.says("two")
+        found = await heard(service, 3)
+        assert [one.text for one in found] == ["one", "", "two"]
+        assert json.loads(found[1].unread) == odd
+        assert len({one.id for one in found}) == 3
+    assert "a message makes no sense" in caplog.text
+    assert "half of it" not in caplog.text, "what people write is in no log"
 
 
 @pytest.mark.req("wechat.expiry")

@@ -1,5 +1,6 @@
 """What people in WeChat see, with a daemon behind it."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -79,18 +80,24 @@ async def test_long_answers_are_cut_and_have_no_marks(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("wechat.no_edits")
-async def test_what_is_complete_is_shown_and_nothing_of_it_twice(tmp_path: Path) -> None:
+async def test_an_answer_is_one_message_at_its_end_without_a_word_of_tools(tmp_path: Path) -> None:
+    digging = asyncio.Event()
+
     async def dig(call: ToolDispatch) -> str:
+        digging.set()
         return "sand"
 
     async with world(tmp_path, tools={"dig": dig}) as w, w.running():
-        answer = ("I dig.", "Found.")
-        await says(w, "!say I dig.\n!tool dig {}\n!then\n!say Found.", *answer)
+        steps = "!say I dig.\n!tool dig {}\n!then\n!say Deeper.\n!tool dig {}\n!then\n!say Found."
+        await says(w, steps, "I dig.\n\nDeeper.\n\nFound.")
         await w.api.until(lambda: ANN in w.api.typing)
+        await says(w, "!tool dig {}\n!then\n!say Found.", "Found.")
         w.api.messages.clear()
-        w.api.says("!say So far.\n!hang")
+        digging.clear()
+        w.api.says("!say So far.\n!tool dig {}\n!then\n!hang")
+        await digging.wait()
         w.api.says("/stop")
-        await w.api.until(lambda: "(stopped)" in "".join(w.api.texts()))
+        await w.told("So far.\n\n(stopped)")
         await w.idle()
 
 

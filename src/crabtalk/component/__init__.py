@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import ComponentError, UnitError
+    from .journal import Journal
     from .log import start_log
     from .managers import last_lines, manager_here, run_command, stop_component
     from .place import Place
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ComponentError",
+    "Journal",
     "Manager",
     "McpService",
     "Place",
@@ -45,6 +47,7 @@ __all__ = [
 # Where each is. Imported on first use: a command line needs none of it to print its help.
 MODULES = {
     "errors": ("ComponentError", "UnitError"),
+    "journal": ("Journal",),
     "log": ("start_log",),
     "managers": ("last_lines", "manager_here", "run_command", "stop_component"),
     "place": ("Place",),

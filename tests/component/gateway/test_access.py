@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.component.gateway import Chat, Pairing, Person, Settings, Update, load_settings
+from crabtalk.component.gateway import (
+    Chat,
+    Pairing,
+    Person,
+    Settings,
+    Update,
+    load_settings,
+    write_settings,
+)
 from crabtalk.component.gateway.access import MOST_STRANGERS, Access
 from crabtalk.component.gateway.pairing import SECONDS, TRIES
 from tests.component.gateway.world import world
@@ -150,3 +158,19 @@ async def test_a_stranger_reaches_no_agent_until_the_code_is_sent(tmp_path: Path
         w.loft.says("hello", "66")
         await w.loft.until(lambda: w.loft.texts("66")[-1] == "heard: hello")
         await w.idle()
+
+
+@pytest.mark.req("gateways.pairing")
+async def test_a_code_that_comes_again_is_no_message_to_an_agent(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        write_settings(w.home / "config" / "pigeon.toml", {"allowed_users": [7]})
+        code = Pairing(w.home, "pigeon").make()
+        for _ in range(2):  # as it does when the service was not told that it is taken
+            async with w.running(allowed_users=("7",)):
+                w.loft.says(code, "66", update="u66")
+                await w.until(lambda: not w.loft.waiting)
+                w.loft.says("!say still here", "7")
+                await w.loft.until(lambda: w.loft.texts("7")[-1:] == ["still here"])
+                await w.idle()
+        assert len(w.loft.texts("66")) == 1
+        assert "Welcome" in w.loft.texts("66")[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from crabtalk.component.gateway.gateway import FULL, TOO_LONG
+from tests.component.gateway.loft import Fault
 from tests.component.gateway.world import world
 
 # What it waits for is on the wire, and the loop makes no difference.
@@ -63,6 +64,21 @@ async def test_a_message_that_is_too_long_is_refused_in_words(tmp_path: Path) ->
         assert w.daemon.model.requests == []
 
 
+@pytest.mark.req("gateways.bounds.notices")
+async def test_strangers_do_not_fill_the_memory_when_the_service_asks_to_wait(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, has_daemon=False) as w:
+        w.bounds = replace(w.bounds, notices=3)
+        w.loft.fail("send", *[Fault(429, seconds=600)] * 20)
+        async with w.running() as gateway:
+            for number in range(20):
+                w.loft.says("hello", f"9{number:02}")
+            await w.until(lambda: not w.loft.waiting)
+            await w.until(lambda: w.loft.calls.count("send") == 3)
+            assert gateway.statistics()["notices"] == 3
+
+
 @pytest.mark.req("gateways.bounds.turns")
 async def test_only_so_many_turns_are_at_the_daemon_at_once(tmp_path: Path) -> None:
     people = tuple(str(number) for number in range(100, 106))
@@ -75,6 +91,7 @@ async def test_only_so_many_turns_are_at_the_daemon_at_once(tmp_path: Path) -> N
             await w.until(lambda: gateway.statistics()["chats_at_work"] == 6)
             for number in (2, 4, 6):
                 await w.until(lambda n=number: len(w.daemon.model.requests) == n)  # type: ignore[misc]
+                await w.daemon.model.until_waiting(2)
                 assert w.daemon.daemon.runtime.running == 2
                 w.daemon.model.release()
             await w.idle()

@@ -150,6 +150,7 @@ async def test_quick_commands_are_answered_while_a_turn_runs(tmp_path: Path) -> 
         w.loft.says("/agents")
         await w.told("So far.", "Agents:\n- crab (here)\n- twin")
         assert w.daemon is not None
+        await w.daemon.model.until_waiting()
         w.daemon.model.release()
         await w.told("So far.The end.", "Agents:\n- crab (here)\n- twin")
         await w.idle()

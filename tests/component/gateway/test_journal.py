@@ -1,7 +1,7 @@
 """The journal: what is in it is known, whatever happens to the process."""
 
 import asyncio
-from io import FileIO
+import resource
 from pathlib import Path
 
 import pytest
@@ -24,13 +24,15 @@ from crabtalk.component.gateway.entries import (
     Filed,
     Filled,
     Formed,
+    LeftOut,
     Noticed,
     Sending,
     Sent,
     Unasked,
     Unsent,
 )
-from crabtalk.component.gateway.journal import Journal, encoded, reader
+from crabtalk.component.gateway.journal import Journal, reader
+from crabtalk.component.journal import encoded
 
 ASK = Ask(kind="turn", agent="crab", sender="pg:7", text="hello", offset=3)
 
@@ -41,6 +43,7 @@ def update(key: str, text: str = "hello", chat: str = "7") -> Update:
 
 RECORDS: list[AnyRecord] = [
     Came(update("u1")),
+    LeftOut("u0", '{"update_id": 0}'),
     Asking("u1", ASK),
     Unasked("u1"),
     Answering("u1", "hi"),
@@ -73,6 +76,7 @@ async def test_what_was_flushed_is_there_after_a_crash(tmp_path: Path) -> None:
     assert (item.text, item.closed, item.files) == ("hi", 5, {"c1": True})
     assert item.forms == {"a1": Filled("m2", {0: ["Red"]}, [0])}
     assert again.chat("7") == ChatNote("twin", is_told_away=True)
+    assert again.is_known("u0")
     assert journal.path.stat().st_mode & 0o777 == 0o600
     assert journal.path.parent.stat().st_mode & 0o777 == 0o700
     journal.close()
@@ -126,16 +130,37 @@ async def test_a_journal_is_written_anew_when_most_of_it_is_history(tmp_path: Pa
 async def test_a_disk_that_is_full_is_said_and_nothing_is_forgotten(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     journal.open()
-    file = journal._file
-    assert file is not None
-    journal._file = FileIO("/dev/full", "r+")
-    with pytest.raises(OSError, match="No space"):
-        await journal.keep(Came(update("u1")))
-    journal._file.close()
-    journal._file = file
-    await journal.flush()
+    await journal.keep(Came(update("u1")))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.size + 3, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            await journal.keep(Came(update("u2")))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(Journal.peek(journal.path).items) == ["u1"]
+    await journal.flush()
+    assert list(Journal.peek(journal.path).items) == ["u1", "u2"]
     journal.close()
+
+
+@pytest.mark.req("gateways.once.journal")
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_a_journal_that_somebody_took_away_is_written_anew_whole(
+    tmp_path: Path, is_gone: bool
+) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.open()
+    await journal.keep(Came(update("u1")))
+    if is_gone:
+        journal.path.unlink()
+    else:
+        journal.path.write_bytes(b"")
+    await journal.keep(Came(update("u2")))
+    await journal.keep(Came(update("u3")))
+    journal.close()
+    assert list(Journal.peek(journal.path).items) == ["u1", "u2", "u3"]
+    assert journal.path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.req("gateways.bounds.seen")
@@ -157,6 +182,7 @@ def test_the_ids_that_are_known_and_the_chats_that_are_remembered_are_bounded() 
 IDS = st.sampled_from(["u1", "u2", "u3"])
 ANY = st.one_of(
     IDS.map(lambda key: Came(update(key))),
+    IDS.map(lambda key: LeftOut(key, "?")),
     st.builds(Asking, IDS, st.just(ASK)),
     st.builds(Unasked, IDS),
     st.builds(Sending, IDS),
@@ -211,7 +237,7 @@ class Journalled(RuleBasedStateMachine):
     @invariant()
     def disk_and_memory_agree(self) -> None:
         again = Journal(self.journal.path, Book(most_seen=4))
-        again._replay(self.journal.path.read_bytes())
+        again.replay(self.journal.path.read_bytes())
         assert encoded(again.book.whole()) == encoded(self.journal.book.whole())
 
     def teardown(self) -> None:

@@ -1,7 +1,6 @@
 """Once: nothing is lost, nothing is said twice, and nothing is told twice in silence."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,7 +89,7 @@ async def test_an_answer_that_was_complete_while_the_gateway_was_away_is_told(
         assert w.daemon is not None
         async with w.running():
             w.loft.says("!wait\n!say Here it is.")
-            await w.until(lambda: w.daemon is not None and w.daemon.model.requests)
+            await w.daemon.model.until_waiting()
         w.daemon.model.release()
         async with w.running():
             await w.told("Here it is.")
@@ -115,7 +114,7 @@ async def test_a_message_that_may_have_arrived_is_sent_again_and_says_so(
 @pytest.mark.req("gateways.once.ambiguous")
 async def test_changing_a_message_is_tried_again_without_a_word(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
-        w.loft.fail("edit", Fault(0, is_done=True), Fault(0), Fault(502))
+        w.loft.fail("edit", Fault(0, is_done=True), Fault(502))
         w.loft.says("!chunks 8 40")
         await w.idle()
         (text,) = w.loft.texts()
@@ -134,69 +133,6 @@ async def test_a_file_that_may_have_arrived_is_sent_again_and_says_so(tmp_path: 
         await w.idle()
         captions = [message.text for message in w.loft.messages if message.file]
         assert captions == ["", SENT_AGAIN]
-
-
-# ── Away and back ──────────────────────────────────────────────────────────────────────────────
-
-AWAY = "The agent daemon cannot be reached. Your message is kept, and answered when it is back."
-BACK = "The agent daemon is back."
-
-
-@pytest.mark.req("gateways.away.daemon")
-async def test_a_daemon_that_is_away_is_told_once_and_answers_when_it_is_back(
-    tmp_path: Path,
-) -> None:
-    async with world(tmp_path, has_daemon=False) as w:
-        async with w.running():
-            w.loft.says("hello")
-            await w.told(AWAY)
-        async with w.running():  # a restart tells it no second time
-            w.loft.says("/agents")
-            await w.loft.until(lambda: len(w.loft.texts()) == 2)
-            async with w.serving() as w.daemon:
-                await w.loft.until(lambda: "heard: hello" in w.loft.texts())
-                await w.idle()
-                assert await w.heard() == ["hello"]
-    texts = w.loft.texts()
-    assert texts.count(AWAY) == 1
-    assert texts.count(BACK) == 1
-    assert texts.index(BACK) < texts.index("heard: hello")
-
-
-@pytest.mark.req("gateways.away.daemon")
-async def test_a_turn_that_the_daemon_took_down_with_it_is_not_begun_again(tmp_path: Path) -> None:
-    async with world(tmp_path, has_daemon=False) as w, w.running():
-        async with w.serving() as w.daemon:
-            w.loft.says("!say So far.\n!hang")
-            await w.told("So far.")
-        await w.loft.until(lambda: AWAY in w.loft.texts())
-        async with w.serving() as w.daemon:
-            await w.loft.until(lambda: "(The daemon stopped" in "".join(w.loft.texts()))
-            w.loft.says("hello")
-            await w.loft.until(lambda: w.loft.texts()[-1] == "heard: hello")
-            await w.idle()
-            assert await w.heard() == ["!say So far.\n!hang", "hello"]
-            assert w.loft.texts()[0].startswith("So far.\n\n(The daemon stopped")
-
-
-@pytest.mark.req("gateways.away.service")
-async def test_a_service_that_is_away_gets_the_answer_when_it_is_back(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        assert w.daemon is not None
-        w.bounds = replace(w.bounds, late_after=0.0)
-        async with w.running():
-            w.loft.says("!wait\n!say done")
-            await w.until(lambda: w.daemon is not None and w.daemon.model.requests)
-            w.loft.is_away = True
-            w.daemon.model.release()
-            tries = len(w.loft.calls)
-            await w.until(lambda: w.loft.calls[tries:].count("send") >= 2)
-            w.loft.is_away = False
-            await w.loft.until(lambda: w.loft.texts())
-            await w.idle()
-            (text,) = w.loft.texts()
-            assert text.endswith("done")
-            assert "(late: pigeon could not be reached for a while)" in text
 
 
 async def test_a_token_that_is_refused_ends_the_gateway(tmp_path: Path) -> None:

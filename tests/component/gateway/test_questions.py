@@ -98,6 +98,20 @@ async def test_an_answer_of_ones_own_is_an_answer(tmp_path: Path) -> None:
         assert await answered(w) == {"Which colour?": "a sort of teal"}
 
 
+@pytest.mark.req("gateways.questions")
+async def test_an_answer_may_begin_with_a_slash_unless_it_is_a_command(tmp_path: Path) -> None:
+    async with world(tmp_path, hooks={}) as w, w.running():
+        w.loft.says(asking(COLOUR, NAME))
+        await w.loft.until(lambda: w.loft.texts())
+        w.loft.says("/agents")
+        await w.loft.until(lambda: w.loft.texts()[-1].startswith("Agents:"))
+        for answer in ("/dev/red", "/srv/claws now"):
+            w.loft.says(answer)
+        await w.loft.until(lambda: w.loft.texts()[-1] == "done")
+        expected = {"Which colour?": "/dev/red", "What name?": "/srv/claws now"}
+        assert await answered(w) == expected
+
+
 async def test_a_question_longer_than_a_message_is_cut_to_one(tmp_path: Path) -> None:
     long = {"question": "Why? " * 300, "header": "Long", "options": ["A", "B"]}
     async with world(tmp_path, hooks={}) as w, w.running():

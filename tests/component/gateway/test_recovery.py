@@ -17,9 +17,10 @@ from crabtalk.component.gateway.entries import (
     Sending,
     Sent,
 )
-from crabtalk.component.gateway.journal import Journal, encoded
-from crabtalk.component.gateway.lane import CUT_OFF
+from crabtalk.component.gateway.errand import NOT_FOLDED
+from crabtalk.component.gateway.journal import Journal
 from crabtalk.component.gateway.reply import SENT_AGAIN
+from crabtalk.component.journal import encoded
 from tests.component.gateway.loft import Message
 from tests.component.gateway.world import World, world
 
@@ -149,12 +150,35 @@ async def test_the_same_word_said_twice_is_counted(tmp_path: Path) -> None:
         assert await w.heard() == ["hello", "deeper", "deeper"]
 
 
-async def test_a_compaction_that_was_cut_off_is_not_tried_again(tmp_path: Path) -> None:
+@pytest.mark.req("gateways.compact")
+@pytest.mark.parametrize("name", ["compact", "new"])
+async def test_a_compaction_that_was_not_asked_for_is_not_asked_for_again(
+    tmp_path: Path, name: str
+) -> None:
     async with world(tmp_path) as w:
         await said(w, "hello")
-        left(w, came("u1", "/compact"), asking("u1", "", "compact"))
+        left(w, came("u1", f"/{name}"), asking("u1", name, "compact"))
         await recovered(w)
-        assert w.loft.texts() == [CUT_OFF]
+        assert w.loft.texts() == [NOT_FOLDED.format(name=name)]
+
+
+@pytest.mark.req("gateways.compact")
+async def test_what_came_of_a_compaction_is_told_by_the_next(tmp_path: Path) -> None:
+    async with world(tmp_path, summary="It was about sand.") as w:
+        await said(w, "hello")
+        assert w.daemon is not None
+        async with w.daemon.client() as client:
+            await client.compact("crab", sender="pg:7")
+            await said(w, "again")
+            await client.compact("crab", sender="pg:7", fresh=True)
+        left(
+            w,
+            *(came("u1", "/compact"), came("u2", "/new"), Done("u1")),
+            asking("u2", "new", "compact", offset=1),
+            *(came("u3", "/compact"), asking("u3", "compact", "compact", offset=2)),
+        )
+        await recovered(w)
+        assert w.loft.texts() == ["We begin anew.", NOT_FOLDED.format(name="compact")]
 
 
 async def test_an_answer_of_our_own_is_told(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What people see of a turn."""
 
 import asyncio
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +13,8 @@ from tests.component.gateway.loft import Fault
 from tests.component.gateway.world import world
 from tests.daemon.served import calling
 
-
-@pytest.mark.req("gateways.sender")
-async def test_a_person_is_a_sender_and_is_answered(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.running():
-        w.loft.says("hello")
-        await w.told("heard: hello")
-        await w.idle()
-        assert await w.said() == [("user", "hello"), ("assistant", "heard: hello")]
+# What it waits for is on the wire; what differs between loops is in test_loops.
+pytestmark = pytest.mark.one_loop
 
 
 @pytest.mark.req("gateways.group")
@@ -36,26 +29,6 @@ async def test_a_group_is_one_sender_in_which_speakers_are_named(tmp_path: Path)
         assert w.loft.of("-5")[0].reply_to == "m-u2"
         await w.idle()
         assert await w.heard("pg:group:-5") == ["Ann: hello", "Bo the second: hi"]
-
-
-@pytest.mark.req("gateways.streaming")
-async def test_an_answer_grows_in_one_message_within_the_rate_of_the_service(
-    tmp_path: Path,
-) -> None:
-    async with world(tmp_path) as w:
-        w.limits = replace(w.limits, edit_every=0.2)
-        async with w.running():
-            w.loft.says("!chunks 40 40")
-            await w.loft.until(lambda: len(w.loft.texts()) == 1 and len(w.loft.texts()[0]) > 100)
-            await w.idle()
-    (message, *others) = w.loft.of("7")
-    assert not others or len(message.text) > 400, "only what is too long is divided"
-    assert len(message.history) >= 3
-    for before, after in itertools.pairwise(message.history):
-        assert after.startswith(before.rstrip())
-    moments = [moment for _, _, moment in w.loft.times]
-    gaps = [after - before for before, after in itertools.pairwise(moments)]
-    assert min(gaps) > 0.15, gaps
 
 
 @pytest.mark.req("gateways.splitting")
@@ -106,17 +79,51 @@ async def test_what_follows_a_word_of_ones_own_is_said_below_it(tmp_path: Path) 
 
 
 @pytest.mark.req("gateways.streaming")
-async def test_without_edits_each_part_comes_when_it_is_complete(tmp_path: Path) -> None:
+@pytest.mark.req("gateways.final")
+@pytest.mark.parametrize("parts", [False, True])
+async def test_without_edits_an_answer_comes_at_its_end_or_in_parts(
+    tmp_path: Path, parts: bool
+) -> None:
     async def dig(call: ToolDispatch) -> str:
+        return "sand"
+
+    async def send_file(call: ToolDispatch) -> str:
+        (call.cwd / "report.txt").write_text("sand")
+        return "sent"
+
+    async with world(tmp_path, tools={"dig": dig, "send_file": send_file}) as w:
+        w.limits = replace(w.limits, edits=False, parts=parts)
+        async with w.running():
+            sending = '!tool send_file {"path": "report.txt"}'
+            w.loft.says(
+                f"!say I look.\n!tool dig {{}}\n!then\n!say Found.\n{sending}\n!then\n!say So."
+            )
+            text = ["I look.", "Found.", "", "So."] if parts else ["", "I look.\n\nFound.\n\nSo."]
+            await w.told(*text)
+            await w.idle()
+    assert [one.file[0] for one in w.loft.messages if one.file] == ["report.txt"]
+    assert "edit" not in w.loft.calls
+
+
+@pytest.mark.req("gateways.final")
+async def test_without_edits_words_in_between_divide_no_answer(tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def dig(call: ToolDispatch) -> str:
+        begun.set()
+        await go_on.wait()
         return "sand"
 
     async with world(tmp_path, tools={"dig": dig}) as w:
         w.limits = replace(w.limits, edits=False)
-        async with w.running():
-            w.loft.says("!say I look.\n!tool dig {}\n!then\n!say Found.")
-            await w.told("I look.", "Found.")
+        async with w.running() as gateway:
+            w.loft.says("!say I dig.\n!tool dig {}\n!then\n!say Done.")
+            await begun.wait()
+            w.loft.says("!say Deeper.")
+            await w.until(lambda: len(w.loft.taken) == 2 and gateway.statistics()["waiting"] == 1)
+            go_on.set()
+            await w.told("I dig.\n\nDeeper.")
             await w.idle()
-    assert "edit" not in w.loft.calls
 
 
 @pytest.mark.req("gateways.typing")
@@ -127,6 +134,7 @@ async def test_while_an_agent_works_the_chat_shows_typing(tmp_path: Path) -> Non
             assert w.daemon is not None
             w.loft.says("!wait\n!say done")
             await w.until(lambda: len(w.loft.typing) >= 3)
+            await w.daemon.model.until_waiting()
             w.daemon.model.release()
             await w.told("done")
             await w.idle()
@@ -156,30 +164,6 @@ async def test_a_guest_speaks_once_and_its_words_carry_its_name(tmp_path: Path) 
 
 
 @pytest.mark.req("gateways.steering")
-async def test_what_is_written_while_a_turn_runs_steers_it(tmp_path: Path) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def dig(call: ToolDispatch) -> str:
-        begun.set()
-        await go_on.wait()
-        return "sand"
-
-    async with world(tmp_path, tools={"dig": dig}) as w, w.running():
-        w.loft.says("!say I dig.\n!tool dig {}\n!then\n!say Done.")
-        await begun.wait()
-        w.loft.says("!say Deeper, then.")
-        await w.until(lambda: len(w.loft.taken) == 2 and not w.loft.waiting)
-        gateway = w.gateway
-        assert gateway is not None
-        await w.until(lambda: gateway.statistics()["waiting"] == 1)
-        go_on.set()
-        await w.told("I dig.", "Deeper, then.")
-        await w.idle()
-        roles = [role for role, _ in await w.said()]
-        assert roles == ["user", "assistant", "tool", "user", "assistant"]
-
-
-@pytest.mark.req("gateways.steering")
 async def test_what_comes_too_early_to_steer_or_too_late_is_not_lost(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
         for number in range(20):
@@ -187,20 +171,6 @@ async def test_what_comes_too_early_to_steer_or_too_late_is_not_lost(tmp_path: P
         await w.until(lambda: len(w.loft.taken) == 20)
         await w.idle()
         assert await w.heard() == [f"!say {number}" for number in range(20)]
-
-
-@pytest.mark.req("gateways.stop")
-async def test_stop_kills_the_turn_and_waits_for_nobody(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.running():
-        w.loft.says("!say So far.\n!hang")
-        await w.told("So far.")
-        w.loft.says("/agent twin")  # waits for the end of the turn
-        w.loft.says("/stop")
-        await w.told("So far.\n\n(stopped)", "You are talking to twin now.")
-        await w.idle()
-        w.loft.says("/stop")
-        await w.told("So far.\n\n(stopped)", "You are talking to twin now.", "Nothing is going on.")
-        await w.idle()
 
 
 @pytest.mark.req("gateways.stop")
@@ -274,6 +244,7 @@ async def test_a_message_that_was_deleted_is_said_in_another(tmp_path: Path) -> 
         await w.told("So far.")
         w.loft.messages.clear()
         assert w.daemon is not None
+        await w.daemon.model.until_waiting()
         w.daemon.model.release()
         await w.told("So far.The end.")
         await w.idle()

@@ -12,6 +12,7 @@ from telegram.error import TelegramError
 from telegram.request import HTTPXRequest
 
 BAD_GATEWAY = 502
+NOTHING = b'{"ok": true, "result": []}'
 # Where a request has not left yet.
 NOT_SENT = (
     httpx.ConnectError,
@@ -42,6 +43,21 @@ class Line(HTTPXRequest):
         if status >= 300 or answer["ok"] is not True:
             raise refusal(status, answer)
         return status, payload
+
+
+class Asking(Line):
+    """For getUpdates alone. The library reads all that came or none of it, so that what it cannot
+    read would hold up the rest: it is told that nothing came, and `found` has what did."""
+
+    found: tuple[dict[str, Any], ...] = ()
+
+    async def do_request(self, *args: Any, **more: Any) -> tuple[int, bytes]:
+        self.found = ()
+        status, payload = await super().do_request(*args, **more)
+        result = json.loads(payload).get("result")
+        if isinstance(result, list):
+            self.found = tuple(one for one in result if isinstance(one, dict))
+        return status, NOTHING
 
 
 def read(payload: bytes) -> dict[str, Any] | None:

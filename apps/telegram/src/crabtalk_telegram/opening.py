@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -11,7 +12,7 @@ from telegram.error import InvalidToken, TelegramError
 
 from crabtalk.component.gateway import GatewayError, Refused, Settings
 
-from .line import Line
+from .line import Asking, Line
 from .pace import Pace
 from .polling import Polling
 from .refusals import TOKEN_REFUSED, is_token, meaning
@@ -25,21 +26,25 @@ CONNECTIONS = 64
 # They log addresses, and the token is part of them.
 TALKATIVE = ("httpx", "httpcore", "telegram")
 
+L = TypeVar("L", bound=Line)
+
 
 @asynccontextmanager
 async def open_telegram(settings: Settings, *, pace: Pace | None = None) -> AsyncIterator[Telegram]:
     """Raises GatewayError for settings that cannot work."""
     timeout = httpx.Timeout(READ, connect=CONNECT)
-    async with opened_bot(settings) as bot, httpx.AsyncClient(timeout=timeout) as http:
-        service = Telegram(bot, http, source_of(settings, bot), pace)
+    asking = line(1, Asking)
+    async with opened_bot(settings, asking) as bot, httpx.AsyncClient(timeout=timeout) as http:
+        service = Telegram(bot, http, source_of(settings, bot, asking), pace)
         async with aclosing(service):
             yield service
 
 
 async def who_am_i(settings: Settings) -> str:
     """Raises GatewayError, and what the service raises."""
-    async with opened_bot(settings) as bot:
-        source_of(settings, bot)
+    asking = line(1, Asking)
+    async with opened_bot(settings, asking) as bot:
+        source_of(settings, bot, asking)
         try:
             me = await bot.get_me()
         except TelegramError as error:
@@ -48,11 +53,11 @@ async def who_am_i(settings: Settings) -> str:
 
 
 @asynccontextmanager
-async def opened_bot(settings: Settings) -> AsyncIterator[telegram.Bot]:
+async def opened_bot(settings: Settings, asking: Asking) -> AsyncIterator[telegram.Bot]:
     for name in TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
     base = checked("base_url", settings.base_url or BASE_URL, ("https", "http"))
-    asking, telling = line(1), line(CONNECTIONS)
+    telling = line(CONNECTIONS, Line)
     try:
         yield telegram.Bot(
             settings.token,
@@ -68,8 +73,8 @@ async def opened_bot(settings: Settings) -> AsyncIterator[telegram.Bot]:
         await telling.shutdown()
 
 
-def line(connections: int) -> Line:
-    return Line(
+def line(connections: int, kind: type[L]) -> L:
+    return kind(
         connection_pool_size=connections,
         connect_timeout=CONNECT,
         read_timeout=READ,
@@ -79,11 +84,11 @@ def line(connections: int) -> Line:
     )
 
 
-def source_of(settings: Settings, bot: telegram.Bot) -> Source:
+def source_of(settings: Settings, bot: telegram.Bot, asking: Asking) -> Source:
     """Polling, unless there is an address to be reached at."""
     url, listen = settings.extra.get("webhook_url", ""), settings.extra.get("webhook_listen", "")
     if not url:
-        return Polling(bot)
+        return Polling(bot, asking)
     checked("webhook_url", url, ("https",))
     address(listen)
     return Webhook(bot, url, listen)

@@ -4,14 +4,14 @@ for."""
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import telegram
 from telegram.error import TelegramError
 
 from crabtalk.component.gateway import Backoff, Refused, TryLater
 
-from .line import BAD_GATEWAY, RefusalError
+from .line import Asking
 from .refusals import TOKEN_REFUSED, is_token, meaning
 
 KINDS = ("message", "callback_query")
@@ -23,10 +23,13 @@ log = logging.getLogger(__name__)
 
 
 class Polling:
+    """`asking` is the line on which the bot asks for updates."""
+
     port = 0  # nobody comes here
 
-    def __init__(self, bot: telegram.Bot, *, wait: int = WAIT) -> None:
+    def __init__(self, bot: telegram.Bot, asking: Asking, *, wait: int = WAIT) -> None:
         self._bot = bot
+        self._asking = asking
         self._wait = wait
         self._open: set[int] = set()  # given, and not in the journal yet
         self._settled = asyncio.Event()
@@ -36,29 +39,42 @@ class Polling:
         if not self._open:
             self._settled.set()
 
-    async def updates(self) -> AsyncGenerator[telegram.Update, None]:
+    async def updates(self) -> AsyncGenerator[dict[str, Any], None]:
         await patiently(self._bot.delete_webhook)
         offset: int | None = None
+        odd = Backoff()
         while True:
-            batch = await patiently(lambda confirmed=offset: self._ask(confirmed))  # type: ignore[misc]
-            self._open = {update.update_id for update in batch}
+            came = await patiently(lambda confirmed=offset: self._ask(confirmed))  # type: ignore[misc]
+            # Their numbers say in which order they happened.
+            batch = sorted(filter(is_numbered, came), key=number_of)
+            self._open = set(map(number_of, batch))
             for update in batch:
                 yield update
             while self._open:
                 self._settled.clear()
                 await self._settled.wait()
+            if came and not batch:  # nor can it be confirmed: it would come again at once
+                log.error("what Telegram gives has no number, and is left out")
+                await odd.wait()
             # Said once, and then not any more: ids that begin anew, as they do after a quiet week,
             # may be below what was confirmed before it.
-            offset = max(update.update_id for update in batch) + 1 if batch else None
+            offset = max(map(number_of, batch)) + 1 if batch else None
 
-    async def _ask(self, confirmed: int | None) -> tuple[telegram.Update, ...]:
-        try:
-            return await self._bot.get_updates(
-                offset=confirmed, timeout=self._wait, allowed_updates=KINDS, read_timeout=GRACE
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            # Of what the library cannot read; those who were heard before it are still answered.
-            raise RefusalError(BAD_GATEWAY, f"updates cannot be read: {error!r}", 0.0, "") from None
+    async def _ask(self, confirmed: int | None) -> tuple[dict[str, Any], ...]:
+        await self._bot.get_updates(
+            offset=confirmed, timeout=self._wait, allowed_updates=KINDS, read_timeout=GRACE
+        )
+        return self._asking.found
+
+
+def is_numbered(update: object) -> bool:
+    """Whether it is an update at all: that much of it can be told apart, and confirmed."""
+    return isinstance(update, dict) and type(update.get("update_id")) is int
+
+
+def number_of(update: dict[str, Any]) -> int:
+    number: int = update["update_id"]
+    return number
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:

@@ -74,13 +74,13 @@ def person_of(user: telegram.User) -> Person:
 
 def is_to(message: telegram.Message, me: telegram.User) -> bool:
     """A mention of us, a reply to us, or a command that is not for another bot."""
-    replied = message.reply_to_message
-    if replied is not None and replied.from_user is not None and replied.from_user.id == me.id:
-        return True
     text = message.text or message.caption or ""
     if text.startswith("/"):
         _, at, name = text.split(maxsplit=1)[0].partition("@")
         return not at or name.lower() == (me.username or "").lower()
+    replied = message.reply_to_message
+    if replied is not None and replied.from_user is not None and replied.from_user.id == me.id:
+        return True
     return any(
         shown.lower() == f"@{me.username}".lower()
         or (entity.user is not None and entity.user.id == me.id)

@@ -1,6 +1,7 @@
 """Telegram: the service, over the Bot API. It moves messages, and knows nothing of agents."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
@@ -28,7 +29,7 @@ from crabtalk.component.gateway import (
 from .line import RefusalError
 from .markdown import bare, has_table, marked
 from .pace import Pace
-from .polling import patiently
+from .polling import number_of, patiently
 from .reading import TOPIC, read
 from .refusals import SOON, UNCHANGED, UNPARSED, meaning, says, translated
 
@@ -67,7 +68,8 @@ class Source(Protocol):
 
     port: int
 
-    def updates(self) -> AsyncGenerator[telegram.Update, None]: ...
+    def updates(self) -> AsyncGenerator[dict[str, Any], None]:
+        """As they came, each with a number."""
 
     def taken(self, number: int) -> None: ...
 
@@ -121,18 +123,20 @@ class Telegram:
             async for one in found:
                 update = self._read(one, me)
                 if update is None:
-                    self._source.taken(one.update_id)
-                    continue
-                if one.callback_query is not None:
-                    self._presses[update.id] = one.callback_query.id
-                yield update
+                    self._source.taken(number_of(one))
+                else:
+                    yield update
 
-    def _read(self, one: telegram.Update, me: telegram.User) -> Update | None:
+    def _read(self, raw: dict[str, Any], me: telegram.User) -> Update | None:
         try:
-            return read(one, me)
-        except Exception:  # it would come again, and end each run
-            log.exception("update %d is left out", one.update_id)
-            return None
+            one = telegram.Update.de_json(raw, self._bot)
+            update = read(one, me)
+            if update is not None and one.callback_query is not None:
+                self._presses[update.id] = one.callback_query.id
+        except Exception as error:  # whatever it is, it must not hold up the others
+            log.warning("update %d makes no sense: %r", number_of(raw), error)
+            return Update.left_out(str(number_of(raw)), json.dumps(raw))
+        return update
 
     async def taken(self, update: Update) -> None:
         self._source.taken(int(update.id))

@@ -11,13 +11,13 @@ import json
 import logging
 import secrets
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import telegram
 
 from crabtalk.component.gateway import GatewayError
 
-from .polling import KINDS, patiently
+from .polling import KINDS, is_numbered, number_of, patiently
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -41,7 +41,7 @@ class Webhook:
         self._listen = listen
         # Anew for each run, so that it is in no file.
         self._secret = secrets.token_urlsafe(32)
-        self._arrived: asyncio.Queue[telegram.Update] = asyncio.Queue(MOST_WAITING)
+        self._arrived: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MOST_WAITING)
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self.port = 0  # when it listens
 
@@ -50,7 +50,7 @@ class Webhook:
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
-    async def updates(self) -> AsyncGenerator[telegram.Update, None]:
+    async def updates(self) -> AsyncGenerator[dict[str, Any], None]:
         from aiohttp import web
 
         app = web.Application(client_max_size=LARGEST)
@@ -88,13 +88,15 @@ class Webhook:
         if not hmac.compare_digest(given, self._secret.encode()):
             return web.Response(status=401)
         try:
-            update = telegram.Update.de_json(json.loads(await request.read()), self._bot)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            update = json.loads(await request.read())
+        except ValueError:
+            update = None
+        if not is_numbered(update):
             return web.Response(status=400)
         return web.Response(status=200 if await self._is_taken(update) else 503)
 
-    async def _is_taken(self, update: telegram.Update) -> bool:
-        number = update.update_id
+    async def _is_taken(self, update: dict[str, Any]) -> bool:
+        number = number_of(update)
         waiting = self._waiting.get(number)
         if waiting is None:
             if self._arrived.full():

@@ -1,6 +1,5 @@
 """crabtalk-wechat: the command. Its verbs are those of every gateway; its setup shows a code."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -62,6 +61,8 @@ def setup(
       crabtalk-wechat setup
       crabtalk-wechat setup --token-stdin < token.txt
     """
+    import asyncio
+
     if token_stdin:
         token = read_token(PROGRAM, from_stdin=True)
         write_tested(PROGRAM, home, token, base_url=base_url, agent=agent, allow=allow)

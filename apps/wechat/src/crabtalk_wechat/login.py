@@ -14,7 +14,7 @@ from .ilink import ILink, RefusalError
 # Codes that are shown, one after the other; each is good for some minutes.
 MOST_CODES = 3
 # Seconds between two questions whether it was scanned, and for all of it.
-EVERY, PATIENCE = 1.0, 600.0
+EVERY, PATIENCE = 0.5, 600.0
 HOST = re.compile(r"[A-Za-z0-9.-]+(:\d{1,5})?")
 AGAIN = "run `crabtalk-wechat setup` again"
 

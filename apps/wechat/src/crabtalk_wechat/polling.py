@@ -5,6 +5,7 @@ somebody has to log in anew; that is looked for in the settings, so that nobody 
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 from crabtalk.component.gateway import Backoff, GatewayError, ServiceError, TryLater, Update
 
 from .ilink import EXPIRED, ILink, RefusalError
-from .reading import read
+from .reading import digest, read
 from .state import State
 
 EXPIRED_WORDS = (
@@ -85,11 +86,13 @@ class Polling:
         for message in messages if isinstance(messages, list) else []:
             try:
                 update = read(message)
-            except Exception:  # it would come again, and end each run
-                log.exception("a message is left out")
-                continue
+                context = str(message.get("context_token") or "")
+            except Exception as error:  # whatever it is, it must not hold up the others
+                log.warning("a message makes no sense: %r", error)
+                raw = json.dumps(message)
+                update, context = Update.left_out(digest(raw), raw), ""
             if update is not None:
-                found.append((update, str(message.get("context_token") or "")))
+                found.append((update, context))
         return found
 
     async def _ask(self) -> dict[str, Any]:

@@ -54,7 +54,11 @@ def id_of(message: Raw) -> str:
     shown = json.dumps(
         [person, message.get("create_time_ms"), message.get("item_list")], sort_keys=True
     )
-    return hashlib.sha256(shown.encode()).hexdigest()
+    return digest(shown)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def items_of(message: Raw) -> list[Raw]:

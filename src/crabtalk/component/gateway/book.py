@@ -14,6 +14,7 @@ from .entries import (
     Filed,
     Formed,
     Item,
+    LeftOut,
     Noticed,
     Sending,
     Sent,
@@ -51,6 +52,8 @@ class Book:
                 if not self.is_known(update.id):
                     self.items[update.id] = Item(update=update)
                     self.waiting_characters += len(update.text)
+            case LeftOut(id=key):
+                self._see(key)
             case Chose(chat=chat, agent=agent):
                 self._note(chat).agent = agent
                 self._trim(chat)
@@ -93,12 +96,15 @@ class Book:
     def _finish(self, item: Item) -> None:
         del self.items[item.id]
         self.waiting_characters -= len(item.update.text)
-        self.seen[item.id] = None
-        if len(self.seen) > self._most_seen:
-            self.seen.popitem(last=False)
+        self._see(item.id)
         ask = item.ask
         if ask is not None and ask.kind == "steer" and (turn := self.items.get(ask.turn)):
             turn.steers[ask.text] = turn.steers.get(ask.text, 0) + 1
+
+    def _see(self, key: str) -> None:
+        self.seen[key] = None
+        if len(self.seen) > self._most_seen:
+            self.seen.popitem(last=False)
 
     def _note(self, chat: str) -> ChatNote:
         return self.chats.setdefault(chat, ChatNote())

@@ -3,7 +3,6 @@
 main = gateway_commands(Program("telegram", "Telegram", open_telegram, test_token), __version__)
 """
 
-import asyncio
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -101,6 +100,8 @@ def run_command(program: Program) -> click.Command:
     @home_option
     @verbose_option
     def run(home: Path, verbose: bool) -> None:
+        import asyncio
+
         from crabtalk.component import Place, start_log
         from crabtalk.component.running import event_loop_factory
         from crabtalk.transport import remove_leftovers
@@ -132,6 +133,8 @@ Example:
 
 async def run_until_stopped(program: Program, home: Path, settings: "Settings") -> None:
     """Opens the service and runs its gateway. Raises GatewayError."""
+    import asyncio
+
     from .gateway import Gateway
 
     async def serve() -> None:
@@ -247,6 +250,7 @@ def write_tested(
     allow: tuple[str, ...] = (),
 ) -> None:
     """Asks the service whether it takes the token, and writes the settings if it does."""
+    import asyncio
     from dataclasses import replace
 
     from .settings import allow as allowed
@@ -275,6 +279,8 @@ def check_command(program: Program) -> click.Command:
     @home_option
     @json_option
     def check(home: Path, in_json: bool) -> None:
+        import asyncio
+
         settings = program.settings(home)
         who = asyncio.run(asked(program, settings))
         if in_json:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from crabtalk.client import ServerError
 
 from .desk import Desk
-from .entries import Ask, Asking, Chose, Item
+from .entries import Ask, Asking, Chose, Item, Unasked
+from .errors import BUSY
 from .service import Rich
 
 HELP = """\
@@ -82,12 +83,8 @@ class Commands:
                 return await self._search(agent, sender, command.rest)
             case "title":
                 return await self._title(agent, sender, command.rest)
-            case "new":
-                return await self._fold(agent, sender, fresh=True)
-            case "compact":
-                ask = Ask(kind="compact", agent=agent, sender=sender, text="")
-                await self._desk.journal.keep(Asking(item.id, ask))
-                return await self._fold(agent, sender, fresh=False)
+            case "new" | "compact":
+                return await self._fold(item, agent, sender, command.name)
             case "guest":
                 called = guest_in(f"@{command.rest}")
                 if called is None:
@@ -131,11 +128,22 @@ class Commands:
         await self._client.set_title(agent, title, sender=sender)
         return f"This conversation is called “{title}” now."
 
-    async def _fold(self, agent: str, sender: str, *, fresh: bool) -> Rich:
+    async def _fold(self, item: Item, agent: str, sender: str, name: str) -> Rich:
+        """Before the daemon is told, the journal is: whether it was folded is to be seen by how
+        many archives there are."""
+        offset = len(await self._desk.link.archives(agent, sender))
+        ask = Ask(kind="compact", agent=agent, sender=sender, text=name, offset=offset)
+        await self._desk.journal.keep(Asking(item.id, ask))
         try:
-            summary = await self._client.compact(agent, sender=sender, fresh=fresh)
+            summary = await self._client.compact(agent, sender=sender, fresh=name == "new")
         except ServerError as error:
+            if error.code == BUSY:
+                self._desk.journal.note(Unasked(item.id))
             if error.code not in (400, 404):
                 raise
             return "There is nothing here yet."
-        return "We begin anew." if fresh else f"Folded into a summary:\n\n{summary}"
+        return folded(name, summary)
+
+
+def folded(name: str, summary: str) -> Rich:
+    return "We begin anew." if name == "new" else f"Folded into a summary:\n\n{summary}"

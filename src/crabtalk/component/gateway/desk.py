@@ -18,6 +18,7 @@ class Bounds:
     waiting: int = 4096  # of all chats; then the service is not asked for more
     waiting_characters: int = 16 * 1024 * 1024
     text: int = 64 * 1024  # characters of one message
+    notices: int = 256  # to strangers and the like, under way at once; others are not sent
     notice_after: float = 3.0  # seconds without the daemon before anybody is told
     late_after: float = LATE_AFTER
 

@@ -20,6 +20,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     text: str
     guest: str = ""
     # The messages the conversation had before the turn: what was said is to be found after them.
+    # Of a compaction, the archives it had.
     offset: int = 0
     # How often the same was said into the same turn before.
     nth: int = 0
@@ -44,6 +45,13 @@ class Came(Record, frozen=True):
     """Somebody did something. In the journal, it is ours to answer."""
 
     update: Update
+
+
+class LeftOut(Record, frozen=True):
+    """Something came that could not be read. It stays here until the journal is written anew."""
+
+    id: str
+    raw: str
 
 
 class Asking(Record, frozen=True):
@@ -159,6 +167,7 @@ class Whole(Record, frozen=True):
 
 AnyRecord: TypeAlias = (
     Came
+    | LeftOut
     | Asking
     | Unasked
     | Answering

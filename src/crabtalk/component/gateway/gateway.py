@@ -17,7 +17,7 @@ from .access import Access
 from .backoff import Backoff
 from .book import Book
 from .desk import Bounds, Desk
-from .entries import Came, Done, Item
+from .entries import Came, Done, Item, LeftOut
 from .errors import GatewayError
 from .files import Files
 from .journal import Journal
@@ -30,6 +30,8 @@ from .settings import Settings
 
 FULL = "Too much of yours waits already; this was not taken. Send it again when I have answered."
 TOO_LONG = "That is too long for me; send a file instead."
+# Of what could not be read, so much is kept.
+MOST_RAW = 4096
 # Updates that are read ahead of the journal, which takes all there are at once.
 AHEAD = 256
 LOOK_EVERY = 0.05
@@ -70,6 +72,8 @@ class Gateway:
         self._lanes: dict[str, Lane] = {}
         self._full: set[str] = set()  # chats that know that too much of theirs waits
         self._group: asyncio.TaskGroup | None = None
+        self._unsaid: list[tuple[Chat, str]] = []  # until the journal knows why
+        self._notices = 0
         self._ahead: asyncio.Queue[Update] = asyncio.Queue(AHEAD)
         self._kept: asyncio.Queue[Update] = asyncio.Queue(AHEAD)
 
@@ -80,6 +84,7 @@ class Gateway:
             "chats_at_work": len(self._lanes),
             "seen": len(book.seen),
             "chats": len(book.chats),
+            "notices": self._notices,
             "journal_bytes": self._journal.size,
         }
 
@@ -140,6 +145,9 @@ class Gateway:
                 updates.append(self._ahead.get_nowait())
             items = [item for update in updates if (item := self._note(update)) is not None]
             await self._keep()
+            for chat, text in self._unsaid:
+                self._say(chat, text)
+            self._unsaid.clear()
             for item in items:
                 self._dispatch(item)
             for update in updates:
@@ -169,8 +177,12 @@ class Gateway:
         book = self._journal.book
         if book.is_known(update.id):
             return None
+        if update.unread:
+            log.warning("%s cannot be read and is left out; the journal has it", update.id)
+            self._journal.note(LeftOut(update.id, update.unread[:MOST_RAW]))
+            return None
         if not self.access.serves(update.person, update.chat):
-            self._say(update.chat, self.access.stranger(update))
+            self._turn_away(update)
             return None
         has_words = update.text.strip() or update.attachments or update.press
         if not has_words or (update.chat.is_group and not update.is_to_us):
@@ -187,20 +199,36 @@ class Gateway:
         self._journal.note(Came(update))
         return book.items[update.id]
 
+    def _turn_away(self, update: Update) -> None:
+        """A stranger, whose words are not kept. One who is let in by a code has said it once: it is
+        no message to an agent when it comes again."""
+        text = self.access.stranger(update)
+        if self.access.serves(update.person, update.chat):
+            self._drop(update, text)
+        else:
+            self._unsaid.append((update.chat, text))
+
     def _drop(self, update: Update, text: str) -> None:
         """Known from now on, and not answered but for this."""
-        self._journal.note(Came(replace(update, text="")), Done(update.id))
-        self._say(update.chat, text)
+        self._journal.note(Came(replace(update, text="", attachments=())), Done(update.id))
+        self._unsaid.append((update.chat, text))
 
     def _say(self, chat: Chat, text: str) -> None:
-        if text and self._group is not None:
-            self._group.create_task(self._tell(chat, text))
+        if not text or self._group is None:
+            return
+        if self._notices >= self._bounds.notices:
+            log.info("a notice is not sent: too many wait for the service")
+            return
+        self._notices += 1
+        self._group.create_task(self._tell(chat, text))
 
     async def _tell(self, chat: Chat, text: str) -> None:
         try:
             await notice(self._desk, chat, text)
         except Blocked:
             log.info("a chat does not want to be told")
+        finally:
+            self._notices -= 1
 
     # ── One lane a chat ─────────────────────────────────────────────────────────────────────
 

@@ -7,9 +7,7 @@ While a turn runs, what comes in goes into it: an answer to its question, a word
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
 
 from crabtalk.client import ServerError
 
@@ -17,6 +15,7 @@ from .answers import answer, press, reply_to_ask, say
 from .commands import NAMES, QUICK, Command, Commands, guest_in, parse
 from .desk import Desk
 from .entries import Answering, Ask, Asking, Closed, Done, Item, Unasked
+from .errand import Errand
 from .errors import BUSY, NOT_FOUND, is_away
 from .posting import wait_for_daemon
 from .service import Blocked
@@ -25,7 +24,6 @@ from .turn import Turn, with_files
 
 # Seconds until something is said again into a turn that was not ready for it.
 SOON = 0.25
-CUT_OFF = "This was cut off. If the conversation is not folded yet, send /compact again."
 NOTHING = "Nothing is going on."
 FAILED = "⚠️ Something is wrong in this program; its log has the details."
 
@@ -38,11 +36,11 @@ class Lane:
         self._commands = Commands(desk)
         self._queue: deque[Item] = deque()
         self._news = asyncio.Event()
-        self._item: Item | None = (
-            None  # that of what runs: a turn, or a command that takes its time
-        )
+        self._item: Item | None = None  # that of what runs: a turn or an errand
         self._running: asyncio.Future[None] | None = None
         self._turn: Turn | None = None
+        self._errand: Errand | None = None
+        self._stops: dict[str, Item] = {}  # by the /stop: what it is to stop
         self._is_early = False  # something was refused that the turn may take in a moment
 
     def __len__(self) -> int:
@@ -71,9 +69,11 @@ class Lane:
             async with asyncio.timeout(SOON if self._is_early else None):
                 await self._news.wait()
 
-    def _run(self, item: Item, work: Coroutine[Any, Any, None], turn: Turn | None = None) -> None:
-        self._item, self._turn = item, turn
-        self._running = asyncio.ensure_future(work)
+    def _run(self, item: Item, what: Turn | Errand) -> None:
+        self._item = item
+        self._turn = what if isinstance(what, Turn) else None
+        self._errand = what if isinstance(what, Errand) else None
+        self._running = asyncio.ensure_future(what.run())
         self._running.add_done_callback(lambda _: self._news.set())
 
     def _look(self) -> None:
@@ -81,7 +81,7 @@ class Lane:
         if self._running is None or not self._running.done():
             return
         error, item = self._running.exception(), self._item
-        self._running = self._turn = self._item = None
+        self._running = self._turn = self._errand = self._item = None
         if error is not None and item is not None:
             self._fail(item, error)
 
@@ -92,7 +92,7 @@ class Lane:
         await asyncio.wait([self._running])
         if self._item is not None and self._item.id in self._desk.journal.book.items:
             self._queue.appendleft(self._item)
-        self._running = self._turn = self._item = None
+        self._running = self._turn = self._errand = self._item = None
 
     def _fail(self, item: Item, error: BaseException) -> None:
         if isinstance(error, Blocked):
@@ -141,7 +141,7 @@ class Lane:
             return await self._quick(item, command)
         if self._running is None:
             return await self._alone(item, command)
-        if self._turn is not None and command is None:
+        if self._turn is not None and (command is None or is_answer(self._turn, command)):
             return await self._during(self._turn, item)
         return False
 
@@ -155,7 +155,7 @@ class Lane:
             elif command is None or await self._is_skill(command):
                 self._begin(item, item.update.text)
             else:
-                self._run(item, self._carry_out(item, command))
+                self._run(item, Errand(self._desk, self._commands, item, command))
             return True
         except Exception as error:
             if not is_away(error):
@@ -173,28 +173,8 @@ class Lane:
     async def _is_skill(self, command: Command) -> bool:
         return command.name not in NAMES and await self._commands.is_skill(command.name)
 
-    async def _carry_out(self, item: Item, command: Command) -> None:
-        """A command that may take its time, and that /stop stops."""
-        while True:
-            try:
-                text = await self._commands.run(item, command)
-                break
-            except ServerError as error:
-                if not is_away(error):
-                    text = f"⚠️ {error.message}"
-                    break
-            except Exception as error:
-                if not is_away(error):
-                    raise
-            if item.ask is not None:
-                text = CUT_OFF
-                break
-            await wait_for_daemon(self._desk, item.update.chat)
-        await answer(self._desk, item, text)
-
     def _begin(self, item: Item, text: str, guest: str = "") -> None:
-        turn = Turn(self._desk, item, text, guest, self._news.set)
-        self._run(item, turn.run(), turn)
+        self._run(item, Turn(self._desk, item, text, guest, self._news.set))
 
     async def _unsure(self, item: Item, ask: Ask) -> bool:
         """What a crash, or the daemon's, cut off. What was said is in the conversation."""
@@ -206,7 +186,8 @@ class Lane:
                     self._begin(item, item.update.text)
                     return True
                 case "compact":
-                    return await answer(self._desk, item, CUT_OFF)
+                    self._run(item, Errand(self._desk, self._commands, item, Command(ask.text)))
+                    return True
                 case "answer":  # which counts once, however often it is given
                     await reply_to_ask(self._desk, ask)
                     was_said = True
@@ -290,24 +271,32 @@ class Lane:
     # ── Commands that wait for nobody ───────────────────────────────────────────────────────
 
     async def _stop(self, item: Item) -> bool:
-        turn, running = self._turn, self._item
-        if running is None:
-            return await answer(self._desk, item, NOTHING)
-        if turn is not None:
-            turn.stop()
-        agent = turn.agent if turn is not None else self._desk.agent(item.update.chat)
+        what, running = self._turn or self._errand, self._item
+        meant = self._stops.setdefault(item.id, running) if running is not None else None
+        if what is None or running is None:
+            if item.id not in self._stops:
+                return await answer(self._desk, item, NOTHING)
+        elif running is meant:
+            what.stop()
+            if await self._is_early_to_kill(what, running):
+                self._is_early = True
+                return False
+        # Else what it was to stop is over, and what runs now came later.
+        await self._desk.journal.keep(Done(item.id))
+        self._stops.pop(item.id, None)
+        return True
+
+    async def _is_early_to_kill(self, what: Turn | Errand, running: Item) -> bool:
+        """Has the daemon stop it. True where that may have come before what it is to stop."""
         try:
-            await self._desk.link.client.kill(agent, sender=self._desk.sender(running.update))
+            await self._desk.link.client.kill(what.agent, sender=self._desk.sender(running.update))
         except Exception as error:
             if not is_away(error):
                 raise
             log.info("the daemon is away, and has stopped by that: %s", error)
-        else:
-            if turn is not None and turn.is_said and not turn.has_begun:
-                self._is_early = True
-                return False  # it may have come before what it is to stop
-        await self._desk.journal.keep(Done(item.id))
-        return True
+            return False
+        # Of an errand nobody says when it has begun: only that it is over.
+        return isinstance(what, Errand) or (what.is_said and not what.has_begun)
 
     async def _quick(self, item: Item, command: Command) -> bool:
         try:
@@ -319,6 +308,11 @@ class Lane:
                 raise
             text = f"⚠️ {error}"
         return await answer(self._desk, item, text)
+
+
+def is_answer(turn: Turn, command: Command) -> bool:
+    """Where an agent asks for a path, say: what is no command of ours is what it waits for."""
+    return turn.form is not None and command.name not in NAMES
 
 
 def is_urgent(item: Item) -> bool:

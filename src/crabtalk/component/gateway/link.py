@@ -81,6 +81,15 @@ class Link:
             following = page.next_offset if has_more else None
         return found
 
+    async def archives(self, agent: str, sender: str) -> Sequence[wire.ArchiveInfo]:
+        """Of a conversation, oldest first."""
+        try:
+            return (await self.client.list_archives(agent, sender=sender)).archives
+        except ServerError as error:
+            if error.code != NOT_FOUND:
+                raise
+            return ()
+
     async def over(self, agent: str, sender: str) -> None:
         """Until nothing runs or waits in a conversation of all that was sent before."""
         stream = self.client.stream(agent, "?", sender=sender, guest=NOBODY)

@@ -12,7 +12,7 @@ from .errors import GatewayError
 from .forms import Form
 from .reply import SENT_AGAIN
 from .service import Away, Chat, Refused, Rich, TooLong, TryLater
-from .splitting import LEAST
+from .splitting import LEAST, cut
 
 AWAY = "The agent daemon cannot be reached. Your message is kept, and answered when it is back."
 BACK = "The agent daemon is back."
@@ -90,11 +90,18 @@ async def upload(desk: Desk, chat: Chat, path: Path, *, is_marked: bool) -> str:
 
 
 async def notice(desk: Desk, chat: Chat, text: Rich) -> None:
-    """Says something on the side, at most once: it is not tried again. Raises Blocked."""
-    try:
-        await desk.service.send(chat, fitted(text, desk))
-    except (TryLater, Away, Refused, TooLong) as error:
-        log.info("a notice was not sent: %s", error)
+    """Says something on the side, once: it is tried again only where it surely did not arrive.
+    Raises Blocked."""
+    backoff = Backoff()
+    while True:
+        try:
+            await desk.service.send(chat, fitted(text, desk))
+            return
+        except TryLater as error:
+            await backoff.wait(error.seconds)
+        except (Away, Refused, TooLong) as error:
+            log.info("a notice was not sent: %s", error)
+            return
 
 
 async def once(send: Callable[[bool], Awaitable[str]], *, is_unsure: bool) -> str:
@@ -132,23 +139,47 @@ async def patiently(work: Callable[[], Awaitable[None]]) -> None:
 def fitted(text: str, desk: Desk) -> str:
     """Cut to what the service takes in one message."""
     service = desk.service
-    while service.measure(text) > service.limits.text and len(text) > LEAST:
-        text = f"{text[: max(1, len(text) * 3 // 4)].rstrip()}…"
-    return text
+    if service.measure(text) <= service.limits.text:
+        return text
+    room = max(LEAST, service.limits.text - service.measure("…"))
+    return f"{cut(text, room, service.measure).text}…"
 
 
 async def wait_for_daemon(desk: Desk, chat: Chat) -> None:
-    """Until it is back. Who waits is told once that it is away, and once that it is back."""
+    """Until it is back. Who waits is told once that it is away, and once that it is back.
+
+    The journal has that they are told before they are: who is killed in between tells them
+    nothing, rather than the same twice.
+    """
     waiting = asyncio.ensure_future(desk.link.back())
     try:
         await asyncio.wait([waiting], timeout=desk.bounds.notice_after)
-        if not waiting.done() and not desk.journal.book.chat(chat.id).is_told_away:
-            await desk.journal.keep(Noticed(chat.id, is_away=True))
-            await notice(desk, chat, AWAY)
+        if not desk.journal.book.chat(chat.id).is_told_away:
+            await tell_away(desk, chat, waiting)
         await waiting
     finally:
         waiting.cancel()
     await tell_back(desk, chat)
+
+
+async def tell_away(desk: Desk, chat: Chat, waiting: asyncio.Future[None]) -> None:
+    """Unless the daemon is back before the service takes it."""
+    backoff = Backoff()
+    while not waiting.done():
+        await desk.journal.keep(Noticed(chat.id, is_away=True))
+        try:
+            await desk.service.send(chat, fitted(AWAY, desk))
+            return
+        except TryLater as error:
+            desk.journal.note(Noticed(chat.id, is_away=False))
+            pause = asyncio.ensure_future(backoff.wait(error.seconds))
+            try:
+                await asyncio.wait([waiting, pause], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                pause.cancel()
+        except (Away, Refused, TooLong) as error:
+            log.info("a notice was not sent: %s", error)
+            return
 
 
 async def tell_back(desk: Desk, chat: Chat) -> None:

@@ -25,6 +25,9 @@ class Limits:
     typing_every: float  # seconds after which "is typing" fades; 0: there is no such thing
     buttons: bool
     upload: int  # bytes of the largest file
+    # Without edits: whether what is said before a tool is used comes at once. Else an answer comes
+    # at its end, all of it, which takes the fewest messages.
+    parts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,11 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Something somebody did. `id` is unique for ever: what comes twice is known by it."""
+    """Something somebody did. `id` is unique for ever: what comes twice is known by it.
+
+    What a service cannot make sense of is an `unread` one: it is in the journal as it came, so that
+    the service may forget it, and answered by nobody.
+    """
 
     id: str
     chat: Chat
@@ -63,6 +70,12 @@ class Update:
     press: str = ""  # the payload of the button that was pressed
     message_id: str = ""  # of the message; of the one with the buttons, for a press
     at: float = 0.0  # seconds since 1970
+    unread: str = ""  # what came, if it could not be read
+
+    @classmethod
+    def left_out(cls, key: str, raw: str) -> "Update":
+        """One that could not be read."""
+        return cls(key, Chat(""), Person("", ""), unread=raw or "?")
 
 
 class Button(NamedTuple):

@@ -204,7 +204,7 @@ class Turn:
                 writing.run_calls({})
                 self._settled()
             case wire.UserSteeredEvent():
-                writing.close()
+                writing.close_above()
             case _:
                 pass
 

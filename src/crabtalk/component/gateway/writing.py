@@ -15,7 +15,7 @@ from .desk import Desk
 from .entries import Filled, Formed, Item
 from .forms import Form
 from .posting import Posting
-from .reply import Reply, characters
+from .reply import Reply, characters, now
 from .service import ServiceError
 
 NO_ANSWER = "(no answer)"
@@ -73,6 +73,7 @@ class Writing:
         self._is_apart = False  # the next words begin a paragraph
         self._deeds: deque[Deed] = deque()
         self._news = asyncio.Event()
+        self._first = 0.0  # by the loop's clock: nothing is shown earlier
         self.calls: dict[str, tuple[str, str]] = {}  # running: name and arguments
         self._labels = ""  # of those that run, or ran last
         self.is_asking = False
@@ -105,13 +106,20 @@ class Writing:
         self._do(Close(len(self._text), f"✓ {self._labels}" if self._labels else ""))
 
     def close_part(self) -> None:
-        """Where nothing grows, what is complete is shown."""
-        if not self._desk.service.limits.edits:
+        """What is complete is shown: where nothing grows, and parts are wanted."""
+        limits = self._desk.service.limits
+        if limits.parts and not limits.edits:
+            self.close()
+
+    def close_above(self) -> None:
+        """What follows is said below what came in between: where anything was shown before it."""
+        limits = self._desk.service.limits
+        if limits.parts or limits.edits:
             self.close()
 
     def send_file(self, call: str, path: str) -> None:
         if not self._item.files.get(call):
-            self.close()
+            self.close_above()
             self._do(SendFile(call, path))
 
     def show(self, form: Form, *, is_open: bool = True) -> None:
@@ -140,10 +148,8 @@ class Writing:
     async def work(self) -> None:
         """Until the end is written. Raises Blocked and Refused. Cancelled, what is in the journal
         goes on from there."""
-        limits = self._desk.service.limits
-        loop = asyncio.get_running_loop()
         # Short answers are over before their first words have to be shown.
-        first = loop.time() + limits.edit_every
+        self._first = now() + self._desk.service.limits.edit_every
         while True:
             self._news.clear()
             if self._deeds:
@@ -153,12 +159,23 @@ class Writing:
                 if isinstance(deed, End):
                     return
                 continue
-            if limits.edits and loop.time() >= max(first, self._reply.not_before):
-                await self._reply.show(self._text, self._status())
-            pause = max(first, self._reply.not_before) - loop.time()
+            pause = await self._grow()
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause if limits.edits and pause > 0 else None):
+                async with asyncio.timeout(pause):
                     await self._news.wait()
+
+    async def _grow(self) -> float | None:
+        """Shows how far it is, if the service takes that now. Seconds until there is more to be
+        done without any news; None for never."""
+        if not self._desk.service.limits.edits:
+            return None
+        due = max(self._first, self._reply.not_before)
+        # The clock is looked at once: what is due between two looks would be seen by neither.
+        if (wait := due - now()) > 0:
+            return wait
+        await self._reply.show(self._text, self._status())
+        later = max(self._first, self._reply.not_before)
+        return max(0.0, later - now()) if later > due else None
 
     async def _carry_out(self, deed: Deed) -> None:
         match deed:

@@ -1,0 +1,78 @@
+"""Turns whose timing is the loop's business: on both of them."""
+
+import asyncio
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crabtalk.runtime import ToolDispatch
+from tests.component.gateway.world import world
+
+
+@pytest.mark.req("gateways.sender")
+async def test_a_person_is_a_sender_and_is_answered(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.running():
+        w.loft.says("hello")
+        await w.told("heard: hello")
+        await w.idle()
+        assert await w.said() == [("user", "hello"), ("assistant", "heard: hello")]
+
+
+@pytest.mark.req("gateways.streaming")
+async def test_an_answer_grows_in_one_message_within_the_rate_of_the_service(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w:
+        w.limits = replace(w.limits, edit_every=0.2)
+        async with w.running():
+            w.loft.says("!chunks 40 40")
+            await w.loft.until(lambda: len(w.loft.texts()) == 1 and len(w.loft.texts()[0]) > 100)
+            await w.idle()
+    (message, *others) = w.loft.of("7")
+    assert not others or len(message.text) > 400, "only what is too long is divided"
+    assert len(message.history) >= 3
+    for before, after in itertools.pairwise(message.history):
+        assert after.startswith(before.rstrip())
+    moments = [moment for _, _, moment in w.loft.times]
+    gaps = [after - before for before, after in itertools.pairwise(moments)]
+    assert min(gaps) > 0.15, gaps
+
+
+@pytest.mark.req("gateways.steering")
+async def test_what_is_written_while_a_turn_runs_steers_it(tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def dig(call: ToolDispatch) -> str:
+        begun.set()
+        await go_on.wait()
+        return "sand"
+
+    async with world(tmp_path, tools={"dig": dig}) as w, w.running():
+        w.loft.says("!say I dig.\n!tool dig {}\n!then\n!say Done.")
+        await begun.wait()
+        w.loft.says("!say Deeper, then.")
+        await w.until(lambda: len(w.loft.taken) == 2 and not w.loft.waiting)
+        gateway = w.gateway
+        assert gateway is not None
+        await w.until(lambda: gateway.statistics()["waiting"] == 1)
+        go_on.set()
+        await w.told("I dig.", "Deeper, then.")
+        await w.idle()
+        roles = [role for role, _ in await w.said()]
+        assert roles == ["user", "assistant", "tool", "user", "assistant"]
+
+
+@pytest.mark.req("gateways.stop")
+async def test_stop_kills_the_turn_and_waits_for_nobody(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.running():
+        w.loft.says("!say So far.\n!hang")
+        await w.told("So far.")
+        w.loft.says("/agent twin")  # waits for the end of the turn
+        w.loft.says("/stop")
+        await w.told("So far.\n\n(stopped)", "You are talking to twin now.")
+        await w.idle()
+        w.loft.says("/stop")
+        await w.told("So far.\n\n(stopped)", "You are talking to twin now.", "Nothing is going on.")
+        await w.idle()
