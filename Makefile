@@ -13,7 +13,7 @@ COMPILED := .venv/.compiled
 APPS := $(dir $(wildcard apps/*/pyproject.toml))
 SOURCES := $(shell find src apps -name '*.py' 2>/dev/null)
 
-.PHONY: help setup run test browser lint format test-slow test-interop bench proto pins clean
+.PHONY: help setup run test browser collected lint format test-slow test-interop bench proto pins clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -40,8 +40,17 @@ run: $(COMPILED) ## talk with your agents; echo "Say hello" | make run has them 
 	@exec $(BIN)/crabtalk
 
 test: ## every check: format, lint, types, import contracts, the whole test suite
-	@$(MAKE) --no-print-directory -j2 lint browser
-	$(BIN)/python -m pytest -n 4
+	@$(MAKE) --no-print-directory -j2 lint collected browser
+	$(MEMORY) $(BIN)/python -m pytest -n 4 --dist worksteal
+
+# The tests write much, wait for the disk at every step, and keep nothing: where there is room for
+# it in memory that is where they write.
+MEMORY := $(if $(shell df -Pk /dev/shm 2>/dev/null | awk '$$4 > 3000000 && $$6 == "/dev/shm"'),TMPDIR=/dev/shm)
+
+# Each process of a run collects all tests, and would rewrite what they assert by itself. Done once,
+# while types are checked, it is kept. What is wrong with a test is said by the run itself.
+collected: $(COMPILED)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true
 
 # The page is tested in Chromium. Where one can be installed it is; elsewhere these tests are
 # skipped, and say so. CRABTALK_CHROMIUM names one that is not on the PATH.

@@ -30,6 +30,7 @@ from .turns import daemon
 CROWDS = (1, 50, 200)
 ROUNDS = 10
 SOAK = 40
+PERIOD = 20.0  # seconds
 # Seconds that no answer may take.
 PATIENCE = 60
 
@@ -80,6 +81,18 @@ class Crowd:
             self._forget()
         return took
 
+    async def ask_in_turn(self, people: list[str], period: float) -> list[float]:
+        """Each says something once in so many seconds, as people do, not all at once."""
+
+        async def after(delay: float, person: str) -> float:
+            await asyncio.sleep(delay)
+            return await self.ask(person)
+
+        gap = period / len(people)
+        took = await asyncio.gather(*(after(n * gap, one) for n, one in enumerate(people)))
+        self._forget()
+        return took
+
     def _forget(self) -> None:
         """What the service remembers for tests."""
         service = self._service
@@ -91,7 +104,8 @@ class Crowd:
 async def measure(home: Path) -> Table:
     people = [str(number) for number in range(1000, 1000 + max(CROWDS))]
     table = Table(
-        "Gateway, ms to the answer", ["chats at once", "p50", "p99", "CPU", "resident, MB"]
+        "Gateway, ms to the answer",
+        ["chats", "in turn p50", "p99", "all at once p50", "p99", "CPU", "resident, MB"],
     )
     async with loft() as service:
         service.redeliver = PATIENCE
@@ -105,8 +119,11 @@ async def measure(home: Path) -> Table:
                 spent = cpu_seconds(pid)
                 took = await crowd.ask_all(people[:size], ROUNDS)
                 spent = cpu_seconds(pid) - spent
+                calm = await crowd.ask_in_turn(people[:size] * (max(CROWDS) // size), PERIOD)
                 table.row(
                     f"{size}",
+                    f"{percentile(calm, 0.5):.1f}",
+                    f"{percentile(calm, 0.99):.1f}",
                     f"{percentile(took, 0.5):.1f}",
                     f"{percentile(took, 0.99):.1f}",
                     f"{spent / len(took) * 1000:.1f}",
@@ -116,7 +133,8 @@ async def measure(home: Path) -> Table:
             await crowd.ask_all(people, SOAK)
             turns = SOAK * len(people)
             table.note = (
-                f"CPU is the gateway's, a turn. After {turns:,} more turns: "
+                f"In turn: {max(CROWDS)} messages over {PERIOD:.0f} seconds, whoever says them. "
+                f"CPU is the gateway's, a turn, when all speak at once. After {turns:,} more turns: "
                 f"{rss(pid) - before:+.1f} MB."
             )
     return table

@@ -1,6 +1,7 @@
 """What every test shares: both event loops, and a home directory of its own."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import uvloop
 from hypothesis import HealthCheck, settings
 
 from tests.postgres import (  # noqa: F401, fixtures
+    needs_postgres,
     postgres_server,
     postgres_template,
     postgres_url,
@@ -22,6 +24,15 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 
+def pytest_sessionstart() -> None:
+    """What is collected stays until the end: to look for garbage in it costs and finds nothing."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -30,6 +41,17 @@ def pytest_asyncio_loop_factories(
     if item.get_closest_marker("one_loop") is not None:
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each of those with a database costs as much as ten others, so once has to do: on the loop
+    that daemons have."""
+    for item in items:
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        is_standard = given.get("_asyncio_loop_factory") is asyncio.new_event_loop
+        if is_standard and needs_postgres(item, given.values()):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,8 @@ from contextlib import (
     closing,
     contextmanager,
 )
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +43,10 @@ from tests.model_server import (
     read_script,
     words,
 )
+
+# Its SDK takes longer to load than all tests here but those it is a witness in.
+if TYPE_CHECKING:
+    import openai
 
 
 @asynccontextmanager
@@ -334,7 +337,9 @@ async def test_models_are_those_set() -> None:
 SCRIPT = '!think hm\n!say hello world\n!tool a {"x": 1}\n!usage 3 4'
 
 
-def sdk(server: ModelServer) -> openai.AsyncOpenAI:
+def sdk(server: ModelServer) -> "openai.AsyncOpenAI":
+    import openai  # takes longer to load than all the other tests here
+
     return openai.AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0)
 
 
@@ -361,6 +366,8 @@ async def test_the_sdk_reads_a_stream() -> None:
 
 
 async def test_the_sdk_gets_the_same_in_one_piece() -> None:
+    import openai
+
     async with model_server() as server, sdk(server) as client:
         whole = await client.chat.completions.create(
             model="scripted", messages=[{"role": "user", "content": SCRIPT}]

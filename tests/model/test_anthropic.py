@@ -5,9 +5,8 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import msgspec
 import pytest
 from hypothesis import given
@@ -32,6 +31,10 @@ from crabtalk.model import (
 )
 from crabtalk.model.anthropic import AnthropicDialect, generation
 from tests.model.fake import Answer, FakeVendor, in_pieces, vendor
+
+# Its SDK takes longer to load than all tests here but those it is a witness in.
+if TYPE_CHECKING:
+    import anthropic
 
 MODEL = "claude-sonnet-4-5-20250929"  # thinks within a budget that the caller sets
 ADAPTIVE = "claude-opus-4-8"  # sets its own
@@ -198,8 +201,10 @@ async def test_a_complete_answer_is_the_stream_put_together() -> None:
     assert response.usage == FULL_USAGE
 
 
-async def sdk_reads(fake: FakeVendor) -> anthropic.types.Message:
+async def sdk_reads(fake: FakeVendor) -> "anthropic.types.Message":
     """A model nobody knows: for those it knows, the SDK may warn that their time is up."""
+    import anthropic
+
     async with (
         anthropic.AsyncAnthropic(base_url=fake.url, api_key="k", max_retries=0) as sdk,
         sdk.messages.stream(
@@ -213,6 +218,8 @@ async def sdk_reads(fake: FakeVendor) -> anthropic.types.Message:
 @pytest.mark.parametrize("size", [7, 50, 100_000])
 async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes(size: int) -> None:
     """If it did not, the fake would not be honest."""
+    import anthropic
+
     async with vendor([Answer(in_pieces(FULL, size))]) as fake:
         message = await sdk_reads(fake)
     assert (fake.asked[0].method, fake.asked[0].path) == ("POST", "/v1/messages")
@@ -257,6 +264,8 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes(size: int) -> 
     ids=["status", "stream"],
 )
 async def test_the_vendors_sdk_finds_the_same_errors(answer: Answer) -> None:
+    import anthropic
+
     async with vendor(lambda _: answer) as fake, provider(fake, retries=0) as model:
         with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
             await sdk_reads(fake)

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,6 +166,8 @@ def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
 @pytest.mark.req("model.sdk_agrees")
 @pytest.mark.parametrize("v1", [False, True])
 async def test_the_vendors_sdk_asks_the_same_address_and_reads_the_same(v1: bool) -> None:
+    import openai  # takes longer to load than all the other tests here
+
     path = "/openai/v1" if v1 else ""
     async with vendor(lambda _: Answer(in_pieces(FULL, 50))) as fake:
         client = (

@@ -7,12 +7,10 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from google import genai
-from google.genai import errors, types
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +33,10 @@ from crabtalk.model import (
 )
 from crabtalk.model.google import DEFAULT_BASE, FOREIGN_SIGNATURE, GoogleDialect
 from tests.model.fake import Answer, FakeVendor, in_pieces, vendor
+
+# Its SDK takes longer to load than all tests here but those it is a witness in.
+if TYPE_CHECKING:
+    from google import genai
 
 HI = Request(model="gemini-x", messages=(Message(role="user", text="hi"),))
 PATH = "/v1beta/models/gemini-x:streamGenerateContent?alt=sse"
@@ -125,7 +127,10 @@ with_sdk = pytest.mark.filterwarnings(
 
 
 @asynccontextmanager
-async def google_sdk(fake: FakeVendor) -> AsyncIterator[genai.client.AsyncClient]:
+async def google_sdk(fake: FakeVendor) -> AsyncIterator["genai.client.AsyncClient"]:
+    from google import genai
+    from google.genai import types
+
     options = types.HttpOptions(base_url=fake.url, api_version="v1beta")
     client = genai.Client(api_key="secret", http_options=options)
     try:
@@ -181,6 +186,8 @@ async def test_a_complete_answer_is_the_stream_put_together() -> None:
 @pytest.mark.req("model.sdk_agrees")
 async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
     """If it did not, the fake would not be honest."""
+    from google.genai import types
+
     text = reasoning = ""
     calls = []
     signatures = []
@@ -430,6 +437,8 @@ async def test_a_plain_request_is_as_small_as_can_be() -> None:
 @pytest.mark.req("model.sdk_agrees")
 async def test_the_vendors_sdk_asks_in_the_same_words() -> None:
     """The same conversation, written down by both."""
+    from google.genai import types
+
     schema = {"type": "object", "properties": {}}
     request = Request(
         model="models/gemini-x",
@@ -917,6 +926,8 @@ def test_an_error_outside_of_any_event_is_found_however_it_was_split(size: int) 
 @pytest.mark.req("model.sdk_agrees")
 @pytest.mark.parametrize("body", [BEGUN + PLAIN, BEGUN + sse(OVERLOADED)])
 async def test_the_vendors_sdk_finds_the_same_error(body: bytes) -> None:
+    from google.genai import errors
+
     async with vendor([Answer([body])]) as fake, google_sdk(fake) as sdk:
         stream = await sdk.models.generate_content_stream(model="gemini-x", contents="hi")
         assert (await anext(stream)).text == "a"

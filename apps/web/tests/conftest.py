@@ -1,11 +1,14 @@
-"""What the tests of the web share with those of the daemon: a home of their own."""
+"""What the tests of the web share: a home of their own, as those of the daemon, and a browser."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+import pytest_asyncio
 import uvloop
+from playwright.async_api import Browser
 
+from apps.web.tests.browser.chromium import launched, need
 from tests.conftest import _no_home_of_the_developer, home
 
 __all__ = ["_no_home_of_the_developer", "home", "pytest_asyncio_loop_factories"]
@@ -16,3 +19,10 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The one that gateway and relay run on, wherever there is one."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """One for all tests of a process that want it."""
+    async with launched(need()) as made:
+        yield made

@@ -130,6 +130,7 @@ class Reply:
     """
 
     __slots__ = (
+        "_due",
         "_is_overdue",
         "_is_waiting",
         "_loop",
@@ -158,7 +159,7 @@ class Reply:
         self.deadline = deadline  # for the next token, in the loop's time
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
-        self._watch = self._loop.call_at(deadline, self._look)
+        self._await_look(deadline)
 
     async def piece(self) -> bytes:
         """What has arrived, empty at the end. Raises ApiError past the deadline."""
@@ -185,6 +186,9 @@ class Reply:
     def extend(self) -> None:
         """A token arrived: the next one has its time from now."""
         self.deadline = self._loop.time() + self._timeouts.between
+        if self.deadline < self._due:  # the first token has more time than those after it
+            self._watch.cancel()
+            self._await_look(self.deadline)
 
     async def read(self, limit: int = MAX_ERROR_BODY) -> bytes:
         """The body, or the first `limit` bytes of it."""
@@ -205,7 +209,11 @@ class Reply:
             self._response.close()  # ends the read that is waiting
             return
         later = self.deadline if now < self.deadline else now + self._timeouts.between
-        self._watch = self._loop.call_at(later, self._look)
+        self._await_look(later)
+
+    def _await_look(self, due: float) -> None:
+        self._due = due
+        self._watch = self._loop.call_at(due, self._look)
 
     def _failure(self, error: Exception) -> ApiError:
         return translate(TimeoutError() if self._is_overdue else error, self._url, self._timeouts)

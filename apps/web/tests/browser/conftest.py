@@ -1,4 +1,4 @@
-"""One browser, one home and one performance, for all tests of a process that want them."""
+"""One home and one performance, for all tests of a process that want them."""
 
 from collections.abc import AsyncIterator
 
@@ -10,16 +10,9 @@ from apps.web.stage import Stage, keep_much, perform, stage
 from apps.web.tests.gateway.phone import Phone, phone
 from apps.web.tests.gateway.world import let_in
 
-from .chromium import launched, need
 from .scene import NAMES, Home, scene
 
 EVENTS = 1400
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def browser() -> AsyncIterator[Browser]:
-    async with launched(need()) as made:
-        yield made
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -1,4 +1,4 @@
-"""A browser, and a relay that serves the page to it, for all tests of a process."""
+"""A relay that serves the page to a browser, for all tests of a process."""
 
 from collections.abc import AsyncIterator
 
@@ -6,18 +6,11 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from apps.web.tests.browser.chromium import launched, need
 from apps.web.tests.gateway.phone import Phone, phone
 from apps.web.tests.page.tab import PAGE, Tab, tab
 from crabtalk_web.relay import Limits, Relay, RelayConfig
 
 LIMITS = Limits(strangers_requests=100_000, uploads_a_minute=10_000)
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def browser() -> AsyncIterator[Browser]:
-    async with launched(need()) as made:
-        yield made
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -9,17 +9,11 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page
 
 import crabtalk_web
-from apps.web.tests.browser.chromium import Watch, launched, need, visiting
+from apps.web.tests.browser.chromium import Watch, visiting
 from crabtalk_web.relay import Relay, RelayConfig
 
 HERE = Path(__file__).parent
 PAGE = Path(crabtalk_web.__file__).with_name("page")
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def rows_browser() -> AsyncIterator[Browser]:
-    async with launched(need()) as made:
-        yield made
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -35,17 +29,28 @@ async def gallery(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def watched(rows_browser: Browser, gallery: str) -> AsyncIterator[tuple[Page, Watch]]:
-    async with visiting(rows_browser, gallery) as made:
+async def watched(browser: Browser, gallery: str) -> AsyncIterator[tuple[Page, Watch]]:
+    async with visiting(browser, gallery) as made:
         yield made
 
 
+@pytest.fixture
+def is_loaded_anew() -> bool:
+    """Whether a test changes what is not the gallery's own, and so needs one for itself."""
+    return False
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def page(watched: tuple[Page, Watch], gallery: str) -> AsyncIterator[Page]:
-    """The gallery anew, without a row; whatever complains or asks elsewhere fails the test."""
+async def page(
+    watched: tuple[Page, Watch], gallery: str, is_loaded_anew: bool
+) -> AsyncIterator[Page]:
+    """The gallery without a row; whatever complains or asks elsewhere fails the test."""
     page, watch = watched
     watch.faults.clear()
-    await page.goto(f"{gallery}/gallery.html")
-    await page.wait_for_selector("[data-ready]")
+    if is_loaded_anew or not await page.evaluate("globalThis.rows?.renew()"):
+        await page.goto(f"{gallery}/gallery.html")
+        await page.wait_for_selector("[data-ready]")
     yield page
+    if is_loaded_anew:
+        await page.evaluate("() => { globalThis.rows = null; }")
     watch.check()

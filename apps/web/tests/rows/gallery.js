@@ -52,6 +52,16 @@ function show(...rows) {
   return elements.map((element) => element.firstElementChild);
 }
 
+/** As it was when it was loaded; what has been said and asked is forgotten. */
+function renew() {
+  shelf.replaceChildren();
+  for (const list of [announced, asked, copied, opened]) list.length = 0;
+  files.clear();
+  document.activeElement?.blur();
+  scrollTo(0, 0);
+  return true;
+}
+
 async function picture(ref, width, height) {
   const canvas = new OffscreenCanvas(width, height);
   const paint = canvas.getContext("2d");
@@ -79,6 +89,7 @@ const drawn = (text, options) => outline(markdown.renderMarkdown(text, options))
 
 globalThis.rows = {
   addresses, all, announced, ansi, asked, blocks, changes, code, context, copied, diff, dom, files,
-  drawn, inlines, languages, markdown, opened, outline, picture, qr, shelf, shell, show, thumbhash, time, visible,
+  drawn, inlines, languages, markdown, opened, outline, picture, qr, renew, shelf, shell,
+  show, thumbhash, time, visible,
 };
 document.documentElement.dataset.ready = "true";

@@ -16,6 +16,11 @@ HELD = """async (one) => {
 }"""
 
 
+@pytest.fixture
+def is_loaded_anew() -> bool:
+    return True
+
+
 @pytest.mark.req("rows.picture")
 async def test_a_picture_has_its_shape_and_colours_before_it_is_there(page: Page) -> None:
     await page.evaluate(HELD, picture("p"))

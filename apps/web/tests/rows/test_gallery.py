@@ -16,9 +16,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
 async def test_every_kind_of_row_fits_any_screen_and_theme(
-    rows_browser: Browser, gallery: str, tmp_path: Path, width: int, theme: str
+    browser: Browser, gallery: str, tmp_path: Path, width: int, theme: str
 ) -> None:
-    async with visiting(rows_browser, gallery, width=width, theme=theme) as (page, watch):
+    async with visiting(browser, gallery, width=width, theme=theme) as (page, watch):
         await page.goto(f"{gallery}/gallery.html")
         await page.wait_for_selector("[data-ready]")
         await page.evaluate(

@@ -14,6 +14,11 @@ DANGERS = Path(__file__).with_name("dangers.js").read_text().partition("\n")[2]
 FRAME = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 
 
+@pytest.fixture
+def is_loaded_anew() -> bool:
+    return True
+
+
 async def safe(page: Page) -> list[str]:
     """What is wrong after everything was opened, hovered over and given time."""
     await page.evaluate(

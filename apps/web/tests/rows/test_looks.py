@@ -47,9 +47,9 @@ CONTRAST = """() => {
 @pytest.mark.req("rows.guests.contrast")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_every_guest_can_be_read_whatever_its_colour(
-    rows_browser: Browser, gallery: str, theme: str
+    browser: Browser, gallery: str, theme: str
 ) -> None:
-    async with visiting(rows_browser, gallery, theme=theme) as (page, _):
+    async with visiting(browser, gallery, theme=theme) as (page, _):
         await page.goto(f"{gallery}/gallery.html")
         await page.wait_for_selector("[data-ready]")
         worst = await page.evaluate(CONTRAST)
@@ -59,10 +59,8 @@ async def test_every_guest_can_be_read_whatever_its_colour(
 @pytest.mark.timeout(120)
 @pytest.mark.req("rows.accessible")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_no_row_hinders_a_screen_reader(
-    rows_browser: Browser, gallery: str, theme: str
-) -> None:
-    async with visiting(rows_browser, gallery, theme=theme) as (page, _):
+async def test_no_row_hinders_a_screen_reader(browser: Browser, gallery: str, theme: str) -> None:
+    async with visiting(browser, gallery, theme=theme) as (page, _):
         await page.goto(f"{gallery}/gallery.html")
         await page.wait_for_selector("[data-ready]")
         await page.evaluate(

@@ -94,8 +94,8 @@ async def test_a_call_says_how_it_stands(page: Page) -> None:
 
 
 @pytest.mark.req("rows.tool.states")
-async def test_what_runs_says_for_how_long(rows_browser: Browser, gallery: str) -> None:
-    async with visiting(rows_browser, gallery) as (page, _):
+async def test_what_runs_says_for_how_long(browser: Browser, gallery: str) -> None:
+    async with visiting(browser, gallery) as (page, _):
         await page.clock.install(time=NOON / 1000)
         await page.goto(f"{gallery}/gallery.html")
         await page.wait_for_selector("[data-ready]")
