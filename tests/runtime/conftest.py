@@ -1,21 +1,19 @@
-"""Storage of both kinds, and runtimes that are closed when the test is over."""
+"""Storage of every kind, and runtimes that are closed when the test is over."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from crabtalk.storage import FileStorage, MemoryStorage, Storage
+from crabtalk.storage import Storage
 from tests.runtime.world import World
+from tests.storage.backends import BACKENDS, backend
 
 
-@pytest.fixture(params=["memory", "files"])
+@pytest.fixture(params=BACKENDS)
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Storage]:
-    opened: Storage = (
-        MemoryStorage() if request.param == "memory" else FileStorage(tmp_path, flush=False)
-    )
-    yield opened
-    await opened.close()
+    async with backend(request.param, tmp_path, request) as made:
+        yield made
 
 
 @pytest.fixture

@@ -114,10 +114,29 @@ async def test_what_the_user_said_counts_more_than_a_call_and_that_more_than_an_
     await talk.say(Pair("crab", "c"), Message("assistant", "quartz vein found"))
     await talk.say(Pair("crab", "b"), calling("quartz", '{"vein":"found"}'))
     await talk.say(Pair("crab", "a"), "quartz vein found")
-    hits = await talk.search("quartz")
-    assert [hit.sender for hit in hits] == ["a", "b", "c"]
-    best = hits[0].score
-    assert [round(hit.score / best * 1.5, 3) for hit in hits] == [1.5, 1.3, 1.0]
+    for query in ("quartz", "quartz vein", '"quartz vein"', '"quartz vein" found'):
+        hits = await talk.search(query)
+        assert [hit.sender for hit in hits] == ["a", "b", "c"]
+        best = hits[0].score
+        assert [round(hit.score / best * 1.5, 3) for hit in hits] == [1.5, 1.3, 1.0]
+
+
+async def test_weights_are_the_same_when_most_that_had_the_word_is_deleted(home: Path) -> None:
+    async with talking(home) as talk:
+        await talk.say(Pair("crab", "c"), Message("assistant", "quartz vein found"))
+        await talk.say(Pair("crab", "b"), calling("quartz", '{"vein":"found"}'))
+        await talk.say(Pair("crab", "a"), "quartz vein found")
+        for number in range(20):
+            await talk.say(Pair("owl", f"user{number}"), "quartz vein found", "granite")
+        await talk.committed()
+        for number in range(20):
+            await talk.delete(Pair("owl", f"user{number}"))
+        for _ in range(2):
+            hits = await talk.search("quartz")
+            assert [hit.sender for hit in hits] == ["a", "b", "c"]
+            best = hits[0].score
+            assert [round(hit.score / best * 1.5, 3) for hit in hits] == [1.5, 1.3, 1.0]
+            await talk.committed()
 
 
 @pytest.mark.req("search.weights.title")
@@ -319,6 +338,35 @@ async def test_a_title_counts_in_a_range_of_time_that_has_only_the_message(talk:
     first, second = await talk.search("tide", since=since)
     assert (first.sender, second.sender) == ("b", "a")
     assert first.score > second.score
+
+
+async def test_a_title_that_was_replaced_does_not_count_in_a_range_of_time(home: Path) -> None:
+    async with talking(home) as talk:
+        for sender in "ab":
+            await talk.keep(Pair("crab", sender), [(Message("user", "hello"), at(1))])
+        await talk.title(Pair("crab", "b"), "tide")
+        await talk.committed()
+        await talk.title(Pair("crab", "b"), "ebb")
+        for sender in "ab":
+            await talk.keep(Pair("crab", sender), [(Message("user", "tide again"), at(50))])
+        since = datetime(2026, 1, 1, 0, 40, tzinfo=UTC)
+        for _ in range(2):
+            first, second = await talk.search("tide", since=since)
+            assert first.score == pytest.approx(second.score)
+            await talk.committed()
+
+
+async def test_a_title_is_found_in_a_range_of_time_below_a_hundred_others(home: Path) -> None:
+    async with talking(home) as talk:
+        for pair in pairs(100):
+            await talk.say(pair, "hello")
+            await talk.title(pair, "tide")
+        await talk.say(OWL, "hello")
+        await talk.title(OWL, "a rather long title with the tide in it somewhere, once")
+        since = datetime.fromisoformat(at(talk.time))
+        for _ in range(2):
+            assert await talk.found("tide", since=since) == ["owl/user"]
+            await talk.committed()
 
 
 @pytest.mark.req("search.filters.before_ranking")

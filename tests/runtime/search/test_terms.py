@@ -1,5 +1,6 @@
 """Terms: nothing lost, nothing added, in the order of the text."""
 
+import json
 from collections import Counter
 
 import pytest
@@ -42,6 +43,16 @@ def test_the_row_of_two_texts_is_the_one_and_then_the_other(left: str, right: st
 def test_no_term_breaks_where_the_index_splits(text: str) -> None:
     terms = terms_of(text)
     assert terms.body().split() == terms.row + terms.pairs
+
+
+@given(st.text(max_size=100))
+def test_no_term_has_to_be_escaped(text: str) -> None:
+    body = terms_of(text).body("a")
+    assert json.loads(f'"{body}"') == body
+
+
+def test_every_term_ends_in_the_mark() -> None:
+    assert terms_of("low tide 数据").body("b") == "lowb tideb 数b 据b 数据b"
 
 
 def test_pairs_stand_apart_from_the_row() -> None:

@@ -853,7 +853,9 @@ class Model:
             storage.claims.wake(self._told.key)
         if self._line and self._line[0][0] != place:
             await self._line[0][1].reached()
-            if self._record:
+            if self._record and self._record[-1].startswith(
+                f"{turn.run}: "
+            ):  # else nothing is open
                 self._record.append(f"{turn.run.removesuffix(' first')} interrupted")
             with pytest.raises(FencedError):
                 await turn.say("stale")
