@@ -199,7 +199,8 @@ class Daemon:
         except StorageError as error:
             self._trouble = str(error)
             log.error("agents cannot be loaded: %s", error)  # noqa: TRY400 - a sentence for a person
-            if isinstance(error, StorageUnavailableError):
+            # What is shared may be mended elsewhere: a password, a schema, rights.
+            if self.fleet is not None or isinstance(error, StorageUnavailableError):
                 self._opening_again = asyncio.ensure_future(self._open_again())
         finally:
             self._opened.set()

@@ -160,15 +160,13 @@ class Fleet:
         if what in self._again:
             self._again[what] = True  # changed again while it is being read
             return
+        self._again[what] = True
         self._own(self._read_anew(what))
 
     async def _read_anew(self, what: str) -> None:
         daemon = self._daemon
-        if daemon is None:
-            return
-        self._again[what] = True
         try:
-            while self._again[what]:
+            while daemon is not None and self._again[what]:
                 self._again[what] = False
                 match what:
                     case "agents":
@@ -193,4 +191,9 @@ class Fleet:
 
         task = asyncio.ensure_future(told())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def over(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            work.close()  # cancelled before it began, it would wait to be for ever
+
+        task.add_done_callback(over)

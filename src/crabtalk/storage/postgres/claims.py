@@ -313,7 +313,7 @@ class Claim:
 
         Raises StorageError. Called when it is the first of its daemon's line.
         """
-        await asyncio.wait([self._entering])
+        await self._entered()
         self._entering.result()
         while self.lease is None or self.lease.is_lost:
             self.lease = None
@@ -331,6 +331,21 @@ class Claim:
                 log.info("waiting for a turn: %s", error)
         self._claims.take(self, self.lease)
         return self.lease.stamp
+
+    async def _entered(self) -> None:
+        """Until it is known whether the turn is free.
+
+        That takes a moment, so whoever is killed meanwhile waits for it: one that has its turn then
+        begins it, as if the kill had come later, and what was said to it is kept.
+        """
+        try:
+            await asyncio.wait([self._entering])
+        except asyncio.CancelledError:
+            await asyncio.wait([self._entering])
+            task = asyncio.current_task()
+            if self.lease is None or task is None:
+                raise
+            task.cancel()  # again, at its next await
 
     def leave(self) -> Stamp:
         """Gives it back, soon. Returns how far the conversation goes now."""

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 POOL = 8
 STATEMENT_SECONDS = 10.0
+LARGEST = 2**63 - 1  # of the numbers a column can hold
 CONNECT_SECONDS = 5.0
 # How long a statement that was given up may take to end: its connection is closed then.
 RELEASE_SECONDS = 1.0

@@ -12,7 +12,7 @@ LARGEST_AROUND = 1024 * 1024
 FOLLOWED = 1000
 
 CONVERSATION = f"SELECT id, last_seq, marker_seq, {COLUMNS} FROM conversations WHERE key = $1"
-OF_HANDLE = "SELECT id, last_seq, agent, sender FROM conversations WHERE handle = $1"
+OF_HANDLE = "SELECT id, last_seq, agent, sender, created_at FROM conversations WHERE handle = $1"
 SINCE_MARKER = """
 SELECT body FROM entries WHERE conversation = $1 AND seq >= $2 ORDER BY seq
 """
@@ -46,7 +46,7 @@ WITH held AS (
     INSERT INTO deletions (handle, changed) SELECT handle, pg_current_xact_id() FROM gone
     ON CONFLICT (handle) DO UPDATE SET changed = excluded.changed, at = excluded.at
 ), forgotten AS (
-    DELETE FROM deletions WHERE at < clock_timestamp() - interval '{REMEMBERED_DAYS} days'
+    DELETE FROM deletions WHERE at < statement_timestamp() - interval '{REMEMBERED_DAYS} days'
 )
 SELECT EXISTS (SELECT FROM held) AS is_held, EXISTS (SELECT FROM gone) AS is_gone
 """

@@ -52,6 +52,7 @@ CREATE TABLE deletions (
     at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX deletions_changed ON deletions (changed);
+CREATE INDEX deletions_at ON deletions (at);
 """
 
 AGENTS = """

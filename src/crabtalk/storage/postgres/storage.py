@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
+from weakref import WeakValueDictionary
 
 from crabtalk import __version__
 from crabtalk.storage.agent import Agent
@@ -37,7 +38,7 @@ from crabtalk.storage.records import (
 from . import queries
 from .agents import AgentTable
 from .claims import Claim, Claims, Lease
-from .database import POOL, STATEMENT_SECONDS, Database
+from .database import LARGEST, POOL, STATEMENT_SECONDS, Database
 from .mail import Mail
 from .members import Members
 from .pair import column, key_of, uncolumn
@@ -81,6 +82,9 @@ class PostgresStorage:
         self.subscriptions = SubscriptionTable(self.database, channel)
         # Is told of a run that another daemon began, and that this one closed on the record.
         self.interrupted: Callable[[Pair, str], None] = lambda pair, run: None
+        # Turns that are taken for one write, and given back after it: nobody else may use them.
+        self._brief: set[str] = set()
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._opening = asyncio.Lock()
         self._is_open = False
         self._closed = False
@@ -122,15 +126,21 @@ class PostgresStorage:
     @asynccontextmanager
     async def _turn(self, pair: Pair) -> AsyncIterator[Lease]:
         """The turn that is held, or one for this alone."""
-        if (lease := self.claims.held(pair)) is not None:
+        key = key_of(pair)
+        lease = self.claims.held(pair)
+        if lease is not None and key not in self._brief:
             yield lease
             return
-        claim = self.claim(pair)
-        try:
-            await claim.reach()
-            yield claim.held
-        finally:
-            claim.leave()
+        alone = self._lines.setdefault(key, asyncio.Lock())
+        async with alone:
+            claim = self.claim(pair)
+            self._brief.add(key)
+            try:
+                await claim.reach()
+                yield claim.held
+            finally:
+                self._brief.discard(key)
+                claim.leave()
 
     async def _close_run(self, lease: Lease, run: str) -> None:
         """The run of a daemon that died, or of ours when we could not keep all of it, ends on the
@@ -216,6 +226,7 @@ class PostgresStorage:
         row = await self.database.fetch_row(queries.CONVERSATION, key_of(pair))
         if row is None:
             return None
+        offset = min(offset, LARGEST)
         entries = await self.database.fetch(queries.PAGE, row["id"], offset, limit, PAGE_BYTES)
         messages = messages_of(entry["body"] for entry in entries)
         total = row["message_count"]
@@ -294,7 +305,13 @@ class PostgresStorage:
             for record in records_of([entry["body"]])
         )
         return Followed(
-            pair_of(row), str(row["id"]), start, placed, reached, version_of(row), reached < last
+            pair_of(row),
+            uncolumn(row["created_at"]),
+            start,
+            placed,
+            reached,
+            version_of(row),
+            reached < last,
         )
 
     async def windows(self, places: Sequence[Place]) -> list[tuple[MessageRecord, ...]]:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from crabtalk.storage.subscription import Subscription
 
-from .database import Database
+from .database import LARGEST, Database
 
 CHANGED = """
 UPDATE revisions SET number = number + 1 WHERE what = 'subscriptions'
@@ -50,9 +50,10 @@ class SubscriptionTable:
 
     async def remove(self, ids: Collection[int]) -> set[int]:
         """Those that were there."""
+        ids = [number for number in ids if number <= LARGEST]
         async with self._database.transaction() as connection:
             rows = await connection.fetch(
-                "DELETE FROM subscriptions WHERE id = ANY($1::bigint[]) RETURNING id", list(ids)
+                "DELETE FROM subscriptions WHERE id = ANY($1::bigint[]) RETURNING id", ids
             )
             if rows:
                 await connection.execute(CHANGED, self._channel)

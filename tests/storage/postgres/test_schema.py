@@ -1,0 +1,323 @@
+"""The schema: come to once, by one daemon at a time, never back; and nothing in it that is searched
+from end to end because there are many conversations."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from crabtalk.model.messages import Message
+from crabtalk.storage import EventRecord, MessageRecord, Meta, Pair, StorageError
+from crabtalk.storage.following import Place
+from crabtalk.storage.postgres import PostgresStorage, claims, mail, members, queries, schema
+from crabtalk.storage.postgres.database import Database
+from tests.postgres import perform, with_parameters
+
+MANY = 20_000
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+LARGE = ("conversations", "entries", "leases", "tickets", "mail", "deletions")
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Database]:
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+# ── Migrations ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("fleet.schema")
+async def test_five_daemons_that_find_an_empty_schema_all_serve_and_one_migrates(
+    tmp_path: Path, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    storages = [PostgresStorage(tmp_path, postgres_url) for _ in range(5)]
+    try:
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(storage.open() for storage in storages))
+        for number, storage in enumerate(storages):
+            pair = Pair("crab", f"s{number}")
+            await storage.append(pair, [Meta(*pair, created_at="now").snapshot()], create=True)
+        assert len(await storages[0].conversations()) == 5
+        assert len(await storages[0].members.list()) == 5
+    finally:
+        for storage in storages:
+            await storage.close()
+    versions = [row["version"] for row in perform(postgres_url, "SELECT * FROM crabtalk_schema")]
+    assert versions == list(range(1, len(schema.MIGRATIONS) + 1))
+    steps = [record for record in caplog.records if "goes to schema" in record.getMessage()]
+    assert len(steps) == len(schema.MIGRATIONS)
+
+
+@pytest.mark.req("fleet.schema")
+async def test_a_step_is_taken_once_and_only_those_that_are_new(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(postgres_url) as database:
+        assert await schema.migrate(database) == len(schema.MIGRATIONS)
+        assert await schema.migrate(database) == 0
+        more = (*schema.MIGRATIONS, "CREATE TABLE later (x int)")
+        monkeypatch.setattr(schema, "MIGRATIONS", more)
+        assert await schema.migrate(database) == 1
+        assert await schema.migrate(database) == 0
+
+
+@pytest.mark.req("fleet.schema")
+async def test_a_newer_schema_is_refused_and_left_as_it_is(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with connected(postgres_url) as database:
+        await schema.migrate(database)
+    perform(postgres_url, "INSERT INTO crabtalk_schema VALUES (99)")
+    before = perform(postgres_url, TABLES)
+    storage = PostgresStorage(tmp_path, postgres_url)
+    try:
+        with pytest.raises(StorageError, match=r"newer crabtalk .*: upgrade this daemon"):
+            await storage.open()
+        with pytest.raises(StorageError, match="upgrade this daemon"):
+            await storage.conversations()
+    finally:
+        await storage.close()
+    assert perform(postgres_url, TABLES) == before
+    assert not perform(postgres_url, "SELECT FROM daemons")
+
+
+@pytest.mark.req("fleet.schema")
+async def test_a_step_that_fails_leaves_nothing_and_can_be_taken_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(postgres_url) as database:
+        with monkeypatch.context() as patch:
+            broken = (*schema.MIGRATIONS, "CREATE TABLE half (x int); SELECT 1 / 0")
+            patch.setattr(schema, "MIGRATIONS", broken)
+            with pytest.raises(StorageError):
+                await schema.migrate(database)
+        assert not perform(postgres_url, TABLES)
+        assert await schema.migrate(database) == len(schema.MIGRATIONS)
+
+
+@pytest.mark.req("fleet.schema")
+async def test_a_daemon_that_dies_while_it_migrates_keeps_nobody_from_it(
+    postgres_url: str,
+) -> None:
+    dying = await asyncpg.connect(postgres_url)
+    transaction = dying.transaction()
+    await transaction.start()
+    await dying.execute(
+        "SELECT pg_advisory_xact_lock(hashtextextended('crabtalk ' || current_schema(), 0))"
+    )
+    async with connected(postgres_url) as database:
+        migrating = asyncio.ensure_future(schema.migrate(database))
+        done, _ = await asyncio.wait([migrating], timeout=0.3)
+        assert not done
+        dying.terminate()
+        async with asyncio.timeout(30):
+            assert await migrating == len(schema.MIGRATIONS)
+
+
+@pytest.mark.req("fleet.schema")
+async def test_a_search_path_that_leads_nowhere_is_told_in_a_sentence(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    storage = PostgresStorage(tmp_path, with_parameters(postgres_url, search_path="nowhere"))
+    try:
+        with pytest.raises(StorageError, match="create it with CREATE SCHEMA"):
+            await storage.open()
+    finally:
+        await storage.close()
+
+
+@pytest.mark.req("fleet.schema")
+async def test_fleets_in_two_schemas_of_a_database_know_nothing_of_each_other(
+    tmp_path: Path, postgres_server: str, postgres_url: str
+) -> None:
+    from tests.postgres import schema as made
+
+    pair = Pair("crab", "user")
+    with made(postgres_server) as other_url:
+        one, other = PostgresStorage(tmp_path, postgres_url), PostgresStorage(tmp_path, other_url)
+        try:
+            held, free = one.claim(pair, "r1"), other.claim(pair, "r2")
+            async with asyncio.timeout(30):
+                await held.reach()
+                await free.reach()
+            await one.append(pair, [Meta(*pair, created_at="now").snapshot()], create=True)
+            assert not await other.conversations()
+            assert [member.id for member in await other.members.list()] == [other.id]
+            held.leave()
+            free.leave()
+        finally:
+            await one.close()
+            await other.close()
+
+
+# ── Plans ──────────────────────────────────────────────────────────────────────────────────────
+
+FILL = f"""
+INSERT INTO conversations (key, handle, agent, sender, created_at, updated_at, title,
+    message_count, approved, last_seq, marker_seq, changed)
+SELECT 'k' || n, 'h' || n, 'agent' || n % 500, 's' || n, '', '', '', 2, '{{}}', 4, 1,
+    pg_current_xact_id()
+FROM generate_series(1, {MANY}) AS n;
+INSERT INTO entries (conversation, seq, message_id, kind, body)
+SELECT c.id, n, CASE WHEN n > 2 THEN n - 3 END,
+    CASE n WHEN 1 THEN 'marker' WHEN 2 THEN 'event' ELSE 'message' END, '{{}}'
+FROM conversations c, generate_series(1, 4) AS n;
+INSERT INTO daemons (id, name, version, expires_at)
+SELECT gen_random_uuid(), 'd' || n, '1', clock_timestamp() + interval '1 hour'
+FROM generate_series(1, 100) AS n;
+INSERT INTO leases (key, agent, sender, owner, run, since, fence, expires_at)
+SELECT 'k' || n, 'a', 's', (SELECT id FROM daemons ORDER BY id OFFSET n % 100 LIMIT 1), 'r' || n, 0,
+    crabtalk_fence(), clock_timestamp() + interval '1 hour'
+FROM generate_series(1, {MANY}, 4) AS n;
+INSERT INTO tickets (key, daemon, first)
+SELECT 'k' || n, (SELECT id FROM daemons ORDER BY id OFFSET n % 100 LIMIT 1), false
+FROM generate_series(1, {MANY}, 4) AS n;
+INSERT INTO mail (recipient, sender, kind, body)
+SELECT (SELECT id FROM daemons ORDER BY id OFFSET n % 100 LIMIT 1), gen_random_uuid(), 'events', ''
+FROM generate_series(1, {MANY}, 4) AS n;
+INSERT INTO deletions (handle, changed)
+SELECT 'gone' || n, pg_current_xact_id() FROM generate_series(1, {MANY}, 4) AS n;
+ANALYZE
+"""
+# What lists all there are, and is meant to.
+ALL = {"VERSIONS"}
+# Whose plan depends on the value: how much is newer than that.
+RECENT = {"CHANGED", "GONE"}
+NAMES = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
+
+
+def statements(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """By name, without those that call a function: what is in these is seen when they run."""
+    for name, value in vars(module).items():
+        is_statement = isinstance(value, str) and value.lstrip().startswith(NAMES)
+        if name.isupper() and is_statement and not re.search("crabtalk_(?!fence)", value):
+            yield name, value
+
+
+async def filled(url: str) -> None:
+    async with connected(url) as database:
+        await schema.migrate(database)
+    connection = await asyncpg.connect(url)
+    try:
+        for statement in FILL.split(";\n"):
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def plan(connection: Any, name: str, statement: str) -> str:
+    """As it is once a connection has used the statement often."""
+    await connection.execute(f"PREPARE of_{name} AS {statement}")
+    row = await connection.fetchrow(
+        "SELECT parameter_types::text[] AS kinds FROM pg_prepared_statements WHERE name = $1",
+        f"of_{name.lower()}",
+    )
+    values = ", ".join("NULL" for _ in row["kinds"])
+    if name in RECENT:
+        await connection.execute("SET plan_cache_mode = force_custom_plan")
+        values = "(pg_snapshot_xmin(pg_current_snapshot())::text)"
+    else:
+        await connection.execute("SET plan_cache_mode = force_generic_plan")
+    rows = await connection.fetch(f"EXPLAIN EXECUTE of_{name}{f'({values})' if values else ''}")
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.req("fleet.no_scans")
+@pytest.mark.one_loop
+async def test_no_statement_reads_more_for_there_being_more_conversations(
+    postgres_url: str,
+) -> None:
+    await filled(postgres_url)
+    connection = await asyncpg.connect(postgres_url)
+    seen = 0
+    try:
+        listings = {
+            f"LISTING_{number}": queries.listing(*wanted)[0]
+            for number, wanted in enumerate((("a", ""), ("", "s"), ("a", "s")))
+        }
+        for module in (queries, claims, members, mail):
+            for name, statement in [*statements(module), *listings.items()]:
+                text = await plan(connection, name, statement)
+                await connection.execute(f"DEALLOCATE of_{name}")
+                scanned = set(re.findall(r"Seq Scan on (\w+)", text)) & set(LARGE)
+                assert not scanned or name in ALL, f"{module.__name__}.{name}:\n{text}"
+                seen += 1
+    finally:
+        await connection.close()
+    assert seen > 25
+
+
+@pytest.mark.req("fleet.no_scans")
+@pytest.mark.one_loop
+async def test_nothing_a_turn_does_reads_a_table_from_end_to_end(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """Also not inside the functions, whose plans nobody can ask for."""
+    await filled(postgres_url)
+    storage = PostgresStorage(tmp_path, postgres_url, lease=0.6)
+    other = PostgresStorage(tmp_path, postgres_url, lease=60)
+    scans = (
+        "SELECT relname, seq_scan FROM pg_stat_user_tables "
+        f"WHERE schemaname = current_schema() AND relname IN {LARGE}"
+    )
+    await storage.open()
+    await other.open()
+    before = {row["relname"]: row["seq_scan"] for row in perform(postgres_url, scans)}
+    try:
+        for number in range(12):  # until their plans are those that stay
+            await everything(storage, other, Pair("crab", f"user {number}"))
+    finally:
+        await storage.close()
+        await other.close()
+    after = {row["relname"]: row["seq_scan"] for row in perform(postgres_url, scans)}
+    assert set(before) == set(LARGE)
+    assert after == before
+
+
+async def everything(storage: PostgresStorage, other: PostgresStorage, pair: Pair) -> None:
+    claim = storage.claim(pair, "r1")
+    await claim.reach()
+    meta = Meta(*pair, created_at="now").snapshot()
+    await storage.append(pair, [meta, MessageRecord(0, "", Message("user", "x"))], create=True)
+    await storage.append(pair, [EventRecord("done", "", "r1", {"stop_reason": "completed"})])
+    waiting = other.claim(pair, "r2")
+    await waiting._entering
+    claim.leave()
+    await waiting.reach()
+    await other.database.change(
+        "UPDATE leases SET expires_at = clock_timestamp() - interval '1 second' WHERE key = $1",
+        waiting.key,
+    )
+    heir = storage.claim(pair, "r3")
+    await heir.reach()
+    heir.leave()
+    waiting.leave()
+    await storage.load(pair)
+    await storage.meta(pair)
+    await storage.page(pair, 0, 10)
+    await storage.archives(pair)
+    ((handle, _),) = await storage.conversations(pair.agent, pair.sender)
+    await storage.resolve(handle)
+    changes = await storage.changes("")
+    assert changes is not None
+    await storage.changes(changes.cursor)
+    await storage.follow(handle, 0, 1000)
+    await storage.windows([Place(handle, 0, 0, 1, 1)])
+    await storage.owner(pair)
+    await storage.mail.post(other.id, "word", b"x")
+    await storage.mail.post(uuid4(), "word", b"x")
+    await storage.members._beat()
+    await storage.members._bury()
+    assert await storage.delete(pair)
