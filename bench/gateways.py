@@ -134,7 +134,8 @@ async def measure(home: Path) -> Table:
             turns = SOAK * len(people)
             table.note = (
                 f"In turn: spread over {PERIOD:.0f} seconds, as people speak. "
-                f"CPU is the gateway's, a turn, when all speak at once. After {turns:,} more turns: "
+                f"CPU is the gateway's, a turn, when all speak at once. After {turns:,} more "
+                f"turns: "
                 f"{rss(pid) - before:+.1f} MB."
             )
     return table

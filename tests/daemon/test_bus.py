@@ -16,8 +16,9 @@ from crabtalk.client import Client, connect
 from crabtalk.daemon import firings
 from crabtalk.daemon.bus import Bus
 from crabtalk.daemon.firings import EventLimits
-from crabtalk.daemon.subscriptions import Subscription, SubscriptionFile
+from crabtalk.daemon.subscriptions import SubscriptionFile
 from crabtalk.runtime import Limits
+from crabtalk.storage import Subscription
 from tests.crash.process import Process, prepare
 from tests.daemon.served import (
     AGENTS,

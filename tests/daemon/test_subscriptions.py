@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crabtalk.daemon.subscriptions import Subscription, SubscriptionFile
-from crabtalk.storage import StorageError
+from crabtalk.daemon.subscriptions import SubscriptionFile
+from crabtalk.storage import StorageError, Subscription
 
 # What it shows is decided above the loop.
 pytestmark = pytest.mark.one_loop
