@@ -229,10 +229,15 @@ class Daemon:
                 self._opening_again = None
                 log.info("storage is there, with %d agents", len(self.runtime.agents))
 
-    async def ready(self) -> Runtime:
-        """The engine, once its agents are there. Raises UnavailableError while they cannot be."""
+    async def opened(self) -> Runtime:
+        """The engine, once it was tried to load its agents."""
         if not self._opened.is_set():
             await self._opened.wait()
+        return self.runtime
+
+    async def ready(self) -> Runtime:
+        """The engine, once its agents are there. Raises UnavailableError while they cannot be."""
+        await self.opened()
         if self._opening_again is not None:
             raise UnavailableError(self._trouble)
         return self.runtime

@@ -50,7 +50,7 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
         return wire.WelcomeMsg(protocol_version=PROTOCOL_VERSION, server_version=__version__)
 
     async def get_stats(self, request: wire.GetStats) -> wire.DaemonStats:
-        runtime = await self._daemon.ready()
+        runtime = await self._daemon.opened()
         fleet = self._daemon.fleet
         return wire.DaemonStats(
             uptime_secs=int(time.monotonic() - self._started),
@@ -63,7 +63,7 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
         )
 
     async def reload(self, request: wire.ReloadMsg) -> None:
-        await self._daemon.ready()
+        await self._daemon.opened()
         with answered():
             await self._daemon.reload()
 
