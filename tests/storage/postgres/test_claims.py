@@ -346,18 +346,21 @@ async def is_dead(*_: object) -> None:
 async def test_what_a_dead_daemon_waited_for_is_passed_over(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with sharing(tmp_path, postgres_url, 3) as storages:
+    async with sharing(tmp_path, postgres_url, 2) as storages:
         told = Told(storages)
         first = await (await told.turn(0, "r1")).reached()
-        dead = await told.turn(1, "r2")
-        third = await told.turn(2, "r3")
-        await die(storages[1])
+        await storages[0].database.change(
+            "INSERT INTO daemons (id, name, version, expires_at) "
+            "VALUES (gen_random_uuid(), 'dead', '1', clock_timestamp() - interval '1 second')"
+        )
+        await storages[0].database.change(
+            "INSERT INTO tickets (key, daemon, first) "
+            "SELECT $1, id, true FROM daemons WHERE name = 'dead'",
+            KEY,
+        )
+        second = await told.turn(1, "r2")
         await first.leave()
-        await third.reached()
-        assert not dead.is_reached.is_set()
-        dead.task.cancel()
-        await third.leave()
-        await nothing_is_left(storages[0])
+        await (await second.reached()).leave()
 
 
 @pytest.mark.req("fleet.dead")
@@ -486,6 +489,30 @@ async def test_who_is_to_be_first_does_not_wait_for_who_waits_for_it(
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*(turn.task for turn in waiting))
         await nothing_is_left(storages[0])
+
+
+@pytest.mark.req("fleet.fifo")
+async def test_who_is_to_be_first_does_not_ask_all_the_time(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharing(tmp_path, postgres_url, 2) as storages:
+        told = Told(storages)
+        now = await told.turn(0, "now")
+        change = storages[1].database.change
+        asked = 0
+
+        async def noting(statement: str, *values: Any) -> Any:
+            nonlocal asked
+            asked += "crabtalk_enter" in statement
+            return await change(statement, *values)
+
+        monkeypatch.setattr(storages[1].database, "change", noting)
+        first = await told.turn(1, "first", first=True)
+        for _ in range(30):
+            await count(storages[0], "tickets")
+        assert asked < 10
+        await now.leave()
+        await (await first.reached()).leave()
 
 
 @pytest.mark.req("fleet.fifo")

@@ -191,7 +191,7 @@ class Claims:
             claim.ticket = None
             stamp = (row["conversation"], row["last_seq"]) if row["conversation"] else None
             await self._grant(claim, Lease(claim.pair, claim.key, row["fence"], stamp), row)
-        if claim.first:
+        if claim.first and not is_next:
             self.wake(claim.key)  # whoever is first in our own line may have it instead
 
     async def _enter(self, claim: "Claim") -> Any:
