@@ -10,10 +10,10 @@ from apps.web.tests.gateway.siege import Siege
 @pytest.mark.one_loop
 @pytest.mark.timeout(120)
 @pytest.mark.req("gateway.crash")
-async def test_twenty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
-    report = await Siege(tmp_path, "twenty").carry_out(20)
-    assert report.kills["gateway"] > 5
-    assert report.kills["relay"] > 3
+async def test_ten_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    report = await Siege(tmp_path, "ten").carry_out(10)
+    assert report.kills["gateway"] > 2
+    assert report.kills["relay"] > 1
 
 
 @pytest.mark.slow
