@@ -93,6 +93,7 @@ test-interop: $(COMPILED) $(NPM)/.installed ## against programs of others from n
 
 bench: $(COMPILED) ## measure, and rewrite the tables in bench/README.md
 	$(BIN)/python -m bench
+	$(BIN)/python -m docs.generate
 
 proto: $(COMPILED) ## regenerate the wire code from proto/crabtalk.proto
 	$(BIN)/python proto/generate.py

@@ -1,0 +1,113 @@
+"""What the sources say of themselves: the comments on bounds, on the wire, and on errors.
+
+It reads text and classes, and knows nothing of pages.
+"""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from crabtalk import protocol
+from crabtalk.protocol import RequestError
+
+FIELD = re.compile(r"    (\w+): [^=]+ = ")
+SECTION = re.compile(r"// ── (.+?) ─+")
+MESSAGE = re.compile(r"(message|enum) (\w+) \{(\})?")
+ONEOF = re.compile(r"oneof (\w+) \{")
+MEMBER = re.compile(r"(?:((?:optional |repeated )?[\w<>, .]+) )?(\w+) = (\d+);")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Keys of [limits] that one comment is about, with their defaults."""
+
+    keys: tuple[str, ...]
+    defaults: tuple[Any, ...]
+    comment: str
+
+
+def bounds(kind: type[Any]) -> Iterator[Bound]:
+    """Those of a dataclass, in its order. A field without a comment belongs to the one above it."""
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    comment: list[str] = []
+    keys: list[str] = []
+
+    def bound() -> Bound:
+        return Bound(tuple(keys), tuple(defaults[key] for key in keys), " ".join(comment))
+
+    above: list[str] = []
+    for line in inspect.getsource(kind).splitlines():
+        if line.startswith("    # "):
+            above.append(line.removeprefix("    # "))
+        elif found := FIELD.match(line):
+            if above and keys:
+                yield bound()
+                keys = []
+            comment = above or comment
+            keys.append(found[1])
+            above = []
+    yield bound()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A field of a message, or a value of an enum, which has no kind."""
+
+    name: str
+    number: int
+    kind: str
+    comment: str
+
+
+@dataclass(slots=True)
+class Message:
+    """A message or an enum. Fields that exclude each other are in a `oneof`, called that."""
+
+    name: str
+    comment: str
+    is_enum: bool
+    oneof: str = ""
+    members: list[Member] = dataclasses.field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Section:
+    title: str
+    messages: list[Message] = dataclasses.field(default_factory=list)
+
+
+def sections(proto: str) -> list[Section]:
+    """The proto file as its own comments divide it. `reserved` is left out."""
+    found: list[Section] = []
+    above: list[str] = []
+    for line in map(str.strip, proto.splitlines()):
+        if section := SECTION.fullmatch(line):
+            found.append(Section(section[1]))
+        elif line.startswith("//"):
+            above.append(line.removeprefix("//").strip())
+            continue
+        elif message := MESSAGE.match(line):
+            is_enum = message[1] == "enum"
+            found[-1].messages.append(Message(message[2], " ".join(above), is_enum))
+        elif oneof := ONEOF.match(line):
+            found[-1].messages[-1].oneof = oneof[1]
+        elif member := MEMBER.fullmatch(line.partition(" //")[0].rstrip()):
+            comment = " ".join([*above, *([line.partition(" //")[2].strip()] * ("//" in line))])
+            kind = member[1] or ""
+            found[-1].messages[-1].members.append(Member(member[2], int(member[3]), kind, comment))
+        above = []
+    return found
+
+
+def errors() -> list[tuple[int, str]]:
+    """Every code on the wire, with what its class says of it."""
+    kinds: Iterable[Any] = vars(protocol).values()
+    found = {
+        kind.code: inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
+        for kind in kinds
+        if isinstance(kind, type) and issubclass(kind, RequestError) and kind is not RequestError
+    }
+    return sorted(found.items())

@@ -1,0 +1,181 @@
+"""Every command that the README and the quick start show, as a reader types it, in their order.
+
+`make test` would run itself, and is here by its target alone.
+"""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import FENCE, ROOT, blocks, book, name_of, prose, text_of
+from tests.docs.place import PATIENCE, Place, place
+
+PAGES = ("README.md", "docs/quick-start.md")
+# What serves until Ctrl+C, and what it says once it does.
+SERVES = {"crabtalk-web up": "/terminal/connect#key="}
+PROGRAMS = re.compile(
+    r"^\$? *(?:\.venv/bin/)?(crabtalk[\w-]*|crabup|make|git|pip|uv|export) ", re.MULTILINE
+)
+MAKE = re.compile(r"(?:^|\| *)make(?: ([a-z-]+))?\b(?! of)")
+
+
+def commands(page: str) -> list[str]:
+    """Those of its shell blocks."""
+    return [command for block in blocks(page, "sh") for command in commands_of(block.code)]
+
+
+def commands_of(code: str) -> list[str]:
+    """A line each, without remarks."""
+    return [bare for line in code.splitlines() if (bare := re.sub(r"\s+# .*", "", line).strip())]
+
+
+def typed(page: str, folder: Path) -> dict[str, str]:
+    """What came of each command of a page, in a place of its own, all having succeeded. Programs
+    in Python that stand between them are run there, too."""
+    said = {}
+    with place(folder) as reader:
+        for block in blocks(page, "sh", "python"):
+            if block.language == "python":
+                said[block.code] = reader.said([sys.executable, "-c", block.code])
+                continue
+            for command in commands_of(block.code):
+                if not MAKE.search(command):
+                    said[command] = carried_out(reader, command)
+    return said
+
+
+def carried_out(reader: Place, command: str) -> str:
+    if command in SERVES:
+        return reader.served(["sh", "-c", f"exec {command}"], SERVES[command])
+    return reader.shell(command)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.req("book.commands")
+def test_the_commands_of_the_readme_do_what_they_say(tmp_path: Path) -> None:
+    said = typed("README.md", tmp_path)
+    assert "heard: What do crabs dream of?" in said['crabtalk ask "What do crabs dream of?"']
+    review = said['git diff | crabtalk ask "Review this" --json']
+    events = [json.loads(line) for line in review.splitlines()]
+    assert events[-1]["event"] == "end"
+    assert "+high at seven" in "".join(event.get("content", "") for event in events)
+    assert "doctor" in said["crabtalk --help"]
+    assert "runs in" in said["crabtalkd status"]
+    assert "stopped" in said["crabtalkd stop"]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.req("book.commands")
+def test_the_commands_of_the_quick_start_do_what_they_say(tmp_path: Path) -> None:
+    said = typed("docs/quick-start.md", tmp_path)
+    shown = said["crabtalk conversations show crab"]
+    assert shown.index("My boat is called Heron") < shown.index("What is my boat called?")
+    assert "tide tables" in said['echo "tide tables" | crabtalk ask "Make a title of this"']
+    assert "owl" in said["crabtalk agents list"]
+    assert "We spoke of Heron" in said["crabtalk compact crab"]
+    assert "We spoke of Heron" in said["crabtalk archives crab"]
+    assert "My boat is called Heron" in said["crabtalk search Heron"], "compacted or not"
+    assert said["crabtalk-web up"].startswith("The page is at http://127.0.0.1:")
+    assert "runs in" in said["crabtalkd status"]
+    assert "stopped" in said["crabtalkd stop"]
+
+
+@pytest.mark.req("book.commands")
+@pytest.mark.parametrize("page", PAGES)
+def test_no_command_stands_where_nobody_runs_it(page: str) -> None:
+    """Those with a page of their own, and in prose, are elsewhere; here a block of them is `sh`."""
+    text = text_of(page)
+    languages = {word.strip() for _, _, word, _ in FENCE.findall(text)}
+    assert languages <= {"sh", "python"}
+    indented = re.findall(r"^    .*$", prose(text), re.MULTILINE)
+    assert [line for line in indented if PROGRAMS.search(line.strip())] == []
+    assert commands(page)
+
+
+# ── make ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):.*## ", text_of("Makefile"), re.MULTILINE))
+
+
+@pytest.mark.req("book.commands")
+def test_every_target_of_make_that_the_book_names_is_there() -> None:
+    named = set()
+    for page in book():
+        text = text_of(page)
+        spans = [*re.findall(r"`([^`\n]*\bmake [^`\n]*)`", text), *commands(name_of(page))]
+        named |= {target for span in spans for target in MAKE.findall(span) if target}
+    assert {"run", "test", "bench", "help", "test-slow"} <= named
+    assert named <= targets()
+
+
+@pytest.mark.req("book.commands")
+def test_make_run_opens_the_chat_once_a_model_is_there() -> None:
+    shown = subprocess.run(
+        ["make", "-n", "-o", ".venv/.compiled", "run"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if not name.startswith("M")},
+    )
+    assert shown.stdout.splitlines() == [
+        ".venv/bin/crabtalkd model install --if-needed",
+        "exec .venv/bin/crabtalk",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.req("book.commands")
+def test_make_run_sets_up_and_talks_with_a_terminal_and_without(tmp_path: Path) -> None:
+    assert 'echo "Say hello" | make run' in text_of("README.md")
+    with place(tmp_path) as reader:
+        answered = subprocess.run(
+            ["sh", "-c", 'echo "Say hello" | make run'],
+            cwd=ROOT,
+            env=reader.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=500,
+        )
+        assert answered.returncode == 0, answered.stderr
+        assert "heard: Say hello" in answered.stdout
+        assert "heard: What is the tide?" in at_terminal(reader, "What is the tide?")
+
+
+def at_terminal(reader: Place, words: str) -> str:
+    """What `make run` shows to somebody who says this, waits for the answer, and leaves."""
+    master, slave = pty.openpty()
+    env = {**reader.environment, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+    screen = ""
+    with subprocess.Popen(
+        ["make", "run"],
+        cwd=ROOT,
+        env=env,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    ) as process:
+        os.close(slave)
+        for when, keys in (("crab", f"{words}\r"), (f"heard: {words}", "\x04")):
+            while when not in screen:
+                screen += os.read(master, 65536).decode(errors="replace")
+            os.write(master, keys.encode())
+        try:
+            while piece := os.read(master, 65536):
+                screen += piece.decode(errors="replace")
+        except OSError:  # how a terminal says that the last program at it has ended
+            pass
+        assert process.wait(PATIENCE) == 0
+    os.close(master)
+    return screen
