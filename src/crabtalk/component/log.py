@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from contextlib import suppress
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from .errors import ComponentError
@@ -38,6 +37,9 @@ class OneLine(logging.Formatter):
 
 def start_log(path: Path, *, verbose: bool = False) -> None:
     """Takes over the logging of this process, whatever a library has set up before."""
+    # Late: the daemon asks `is_stderr`, and pays for no pickle.
+    from logging.handlers import RotatingFileHandler
+
     try:
         file = RotatingFileHandler(
             path, maxBytes=FILE_SIZE, backupCount=OLD_FILES, encoding="utf-8"

@@ -44,7 +44,7 @@ class StorageSettings:
 
     url: str = dataclasses.field(default=FILES, repr=False)  # may hold a password
     lease: float = 10.0  # how long a daemon that is not heard of keeps its turns
-    pool: int = 8  # connections, beside the one that listens
+    pool: int = 8  # connections, beside the one that listens and the one that says it lives
     statement_timeout: float = 10.0
 
     @property

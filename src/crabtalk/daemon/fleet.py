@@ -9,10 +9,12 @@ import logging
 from collections.abc import Coroutine
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgspec
+from google.protobuf.message import DecodeError
 
-from crabtalk.protocol import InternalError, RequestError, Server, wire
+from crabtalk.protocol import InternalError, RequestError, Server, UnavailableError, wire
 from crabtalk.runtime import DEFAULT_SENDER, AskUser, Run
 from crabtalk.storage import Pair, StorageError, StorageUnavailableError
 
@@ -96,12 +98,28 @@ class Fleet:
         owner = await self._storage.owner(pair)
         if owner is None:
             return False
-        data = await self._storage.mail.ask(owner, REQUEST, request.SerializeToString())
-        answer = wire.ServerMessage.FromString(data)
+        answer = await self._answer_of(owner, request)
         if answer.HasField("error"):
             kind = _errors.get(answer.error.code, InternalError)
             raise kind(answer.error.message)
         return True
+
+    async def _answer_of(self, owner: UUID, request: wire.ClientMessage) -> wire.ServerMessage:
+        from crabtalk.storage.postgres import RefusedError
+
+        try:
+            data = await self._storage.mail.ask(owner, REQUEST, request.SerializeToString())
+            answer = wire.ServerMessage.FromString(data)
+        except RefusedError as error:
+            raise UnavailableError(f"the daemon that has the turn says no: {error}") from None
+        except DecodeError:
+            answer = wire.ServerMessage()
+        if answer.WhichOneof("msg") is None:
+            raise UnavailableError(
+                "the daemon that has the turn answers what cannot be read; "
+                "have all daemons run the same version"
+            )
+        return answer
 
     def _runs_here(self, pair: Pair) -> bool:
         if self._daemon is None:

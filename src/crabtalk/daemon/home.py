@@ -62,8 +62,15 @@ class Home:
             raise HomeError(
                 f"{who} already runs in {self.path}; stop it, or choose another home with --home"
             ) from None
-        os.ftruncate(lock, 0)
-        os.write(lock, str(os.getpid()).encode())
+        try:
+            os.ftruncate(lock, 0)
+            os.write(lock, str(os.getpid()).encode())
+        except OSError as error:  # a full disk: nobody could tell whom to stop
+            os.close(lock)
+            raise HomeError(
+                f"cannot write {path}: {error.strerror}; make room, "
+                "or choose another home with --home"
+            ) from None
         return lock
 
 

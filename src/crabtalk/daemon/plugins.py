@@ -5,6 +5,10 @@ problem to be shown; it keeps no other from being loaded, and the daemon from no
 """
 
 import logging
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 from crabtalk.runtime import Hook
 
@@ -16,10 +20,13 @@ GROUP = "crabtalk.hooks"
 def load_hooks() -> tuple[dict[str, Hook], list[str]]:
     """Those there are by name, and a sentence for each that cannot be used. Imports: call it late,
     and in a thread."""
-    from importlib.metadata import entry_points
-
     hooks: dict[str, Hook] = {}
     problems: list[str] = []
+    if not any(map(may_offer, sys.path)):
+        return hooks, problems
+    # Two megabytes, for what few have any of.
+    from importlib.metadata import entry_points
+
     for entry in entry_points(group=GROUP):
         try:
             hook = entry.load()()
@@ -33,3 +40,19 @@ def load_hooks() -> tuple[dict[str, Hook], list[str]]:
         else:
             problems.append(f"the hook {entry.name} ({entry.value}) is no crabtalk.runtime.Hook")
     return hooks, problems
+
+
+def may_offer(place: str) -> bool:
+    """Whether a distribution in an entry of the path could have one: what looks like it is read
+    properly, and what is no directory too."""
+    heading = f"[{GROUP}]".encode()
+    with suppress(OSError), os.scandir(place or ".") as entries:
+        for entry in entries:
+            if entry.name.endswith((".dist-info", ".egg-info", ".egg")):
+                with suppress(OSError):
+                    if entry.name.endswith(".egg"):
+                        return True
+                    if heading in Path(entry.path, "entry_points.txt").read_bytes():
+                        return True
+        return False
+    return Path(place).is_file()

@@ -58,7 +58,7 @@ async def serve(
     opening: asyncio.Task[None] | None = None
     reloads = Reloads(daemon)
     loop.add_signal_handler(signal.SIGHUP, reloads.start)
-    listener = Listener(server, within_descriptors(config.limits))
+    listener = Listener(server, within_descriptors(config.limits, config.runtime_limits.runs))
     try:
         # Left before the draining: a client that comes then must find no daemon, not a dying one.
         with ExitStack() as published:
@@ -186,10 +186,13 @@ def address_of(sock: socket.socket) -> TcpAddress:
     return TcpAddress(host, port)
 
 
-def within_descriptors(limits: Limits) -> Limits:
-    """Asks for as many file descriptors as it may have, and promises no more connections."""
+def within_descriptors(limits: Limits, runs: int) -> Limits:
+    """Asks for as many file descriptors as it may have, and promises no more connections.
+
+    Whoever is answered takes two of them: their own connection, and the run's to its model.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.connections + SPARE_DESCRIPTORS
+    wanted = limits.connections + runs + SPARE_DESCRIPTORS
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -65,7 +65,8 @@ class RecallServer(Server):
             return await asyncio.to_thread(page, memory.entries(), request.after)
 
     async def replace_memory(self, request: wire.ReplaceMemoryMsg) -> None:
-        entries = [entry_of(given) for given in request.entries]
+        # As many as a frame holds.
+        entries = await asyncio.to_thread(lambda: [entry_of(given) for given in request.entries])
         async with self._memory(request) as memory:
             await asyncio.to_thread(memory.replace, entries)
 

@@ -42,11 +42,16 @@ def stream_event(event: Event) -> wire.StreamEvent | None:
 
 
 def chunk(event: TextDelta) -> wire.StreamEvent:
-    return wire.StreamEvent(chunk=wire.StreamChunk(content=event.text))
+    # Of all events by far the most, and filled in place it costs half of what two messages do.
+    message = wire.StreamEvent()
+    message.chunk.content = event.text
+    return message
 
 
 def thinking(event: ThinkingDelta) -> wire.StreamEvent:
-    return wire.StreamEvent(thinking=wire.StreamThinking(content=event.text))
+    message = wire.StreamEvent()
+    message.thinking.content = event.text
+    return message
 
 
 def start(event: Started) -> wire.StreamEvent:

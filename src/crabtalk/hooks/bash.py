@@ -4,7 +4,6 @@ Commands run as the daemon's user. What keeps them apart from the rest of the ma
 sandbox, if the agent's file asks for it; the deny list only guards against slips (see commands).
 """
 
-import shutil
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -77,7 +76,7 @@ class Bash(Tool):
         settings = hook.settings(call.agent)
         check_deny(self.command, settings.deny)
         timeout = min(self.timeout or settings.timeout, LONGEST)
-        argv = [shutil.which("bash") or "/bin/bash", "-c", self.command]
+        argv = [found("bash") or "/bin/bash", "-c", self.command]
         if settings.sandbox == "bwrap":
             argv = [*sandbox(call.cwd, hook.hidden), *argv]
         try:
@@ -152,10 +151,16 @@ def check_deny(command: str, deny: Sequence[str]) -> None:
         raise ToolError(f"permission denied: the agent's file denies {entry!r}")
 
 
+def found(program: str) -> str | None:
+    import shutil  # late: it loads every way to compress
+
+    return shutil.which(program)
+
+
 def sandbox(cwd: Path, hidden: Sequence[Path]) -> list[str]:
     """What to put before a command: it reads everything, writes its working directory and an empty
     /tmp, and has no network. Raises ToolError where that cannot be had."""
-    bwrap = shutil.which("bwrap")
+    bwrap = found("bwrap")
     if bwrap is None:
         raise failed(
             "the agent's file asks for a sandbox, and bwrap is not installed; install the package "

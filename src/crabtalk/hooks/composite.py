@@ -59,11 +59,13 @@ class Composite(Hook):
         self._peers = peers
         self._guards = guards
         self._scoped: dict[str, Agent] = {}  # those that may not call everything
+        self._hearing = hearing(self._all())
 
     def add(self, hooks: Mapping[str, Hook]) -> None:
         """More of them. Before any agent is registered; names that are taken stay as they are."""
         self._named = {**hooks, **self._named}
         self._hooks = [self._named[name] for name in sorted(self._named)]
+        self._hearing = hearing(self._all())
 
     # ── What there is ───────────────────────────────────────────────────────────────────────
 
@@ -142,7 +144,7 @@ class Composite(Hook):
     def on_event(self, run: Run, event: Event) -> None:
         if isinstance(event, ToolsComplete | Done):
             self._asks.close(run)
-        for hook in self._all():
+        for hook in self._hearing:
             hook.on_event(run, event)
 
     def ask(self, calls: Sequence[ToolDispatch]) -> AskUser | None:
@@ -212,3 +214,8 @@ def refuse(call: ToolDispatch, sentence: str) -> None:
 
 def system() -> str:
     return "macos" if sys.platform == "darwin" else sys.platform
+
+
+def hearing(hooks: Sequence[Hook]) -> list[Hook]:
+    """Those that do something when they hear of an event. Each chunk of an answer is one."""
+    return [hook for hook in hooks if type(hook).on_event is not Hook.on_event]

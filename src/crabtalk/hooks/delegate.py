@@ -6,7 +6,7 @@ came from. Killing the caller kills it; a task in the background goes on.
 
 import asyncio
 import json
-import secrets
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +132,7 @@ class DelegateHook(ToolHook):
         self, call: ToolDispatch, task: Task, cwd: Path, depth: int, number: int
     ) -> Delegated:
         runtime = self._runtime()
-        token = secrets.token_hex(6)  # never given out twice, so that no task resumes another's
+        token = os.urandom(6).hex()  # never given out twice, so that no task resumes another's
         name = task.agent or WORKER
         made = task.system_prompt is not None or (name == WORKER and name not in runtime.agents)
         if made:

@@ -2,7 +2,6 @@
 
 import asyncio
 import codecs
-import difflib
 import os
 import re
 from collections import OrderedDict
@@ -383,6 +382,8 @@ def nearest(text: str, old: str) -> str:
 
 def most_similar(lines: Sequence[str], wanted: str) -> int | None:
     """Where the line is that is most like `wanted`, if one is at all."""
+    import difflib  # late: few edits go wrong
+
     matcher = difflib.SequenceMatcher(b=wanted[:COMPARED_LENGTH], autojunk=False)
     best, at = SIMILAR, None
     comparisons = COMPARISONS if wanted else 0

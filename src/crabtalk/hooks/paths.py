@@ -6,7 +6,6 @@ its place between the check and the use changes nothing. All of it blocks; call 
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -86,7 +85,7 @@ class Place(msgspec.Struct, frozen=True):
     def replace(self, data: bytes, before: os.stat_result) -> Identity:
         """Other content in the file, at once or not at all; `before` is what it was until now."""
         # Nothing of its own name in it, which may be as long as names can be.
-        aside = f".{secrets.token_hex(8)}.crabtalk"
+        aside = f".{os.urandom(8).hex()}.crabtalk"
         descriptor = os.open(aside, ASIDE, 0o600, dir_fd=self.directory)
         try:
             with os.fdopen(descriptor, "wb") as file:

@@ -16,6 +16,7 @@ import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client.auth import OAuthFlowError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from crabtalk import __version__
 
@@ -202,6 +203,11 @@ class HostPeer:
         self._status = status
 
     def _sentence(self, error: BaseException) -> str:
+        """On one line, whatever a server has put into it: it is shown on terminals."""
+        shown = (c if c.isprintable() else " " for c in self._reason(error))
+        return " ".join("".join(shown).split())
+
+    def _reason(self, error: BaseException) -> str:
         match error:
             case FileNotFoundError() if self._process is not None:
                 return (
@@ -222,6 +228,8 @@ class HostPeer:
                 return f"{place(self._order.url)}: {str(error) or type(error).__name__}"
             case LostError() | OAuthFlowError() | TooLargeError():
                 return str(error)
+            case ValidationError():
+                return f"{no_mcp(error)}{self._last_words()}"
         return f"{type(error).__name__}: {error}{self._last_words()}"
 
     def _refusal(self) -> str:
@@ -314,15 +322,17 @@ class HostPeer:
             return
         try:
             result = await self._ask_server(client, order)
+            text, pictures = answer_of(result)
         except TimeoutError:
             sentence = f"no answer within {order.timeout:g} s; the call was cancelled"
             self._tell(NoResult(order.call, sentence))
         except MCPError as error:
             await self._failed(order, error)
+        except ValidationError as error:
+            self._tell(NoResult(order.call, no_mcp(error)[:LONGEST_REASON]))
         except Exception as error:
             self._tell(NoResult(order.call, f"{type(error).__name__}: {error}"[:LONGEST_REASON]))
         else:
-            text, pictures = answer_of(result)
             self._tell(Result(order.call, text, pictures, bool(result.is_error)))
 
     async def _ask_server(self, client: Client, order: Call) -> types.CallToolResult:
@@ -370,6 +380,13 @@ def reason_of(error: BaseException) -> BaseException:
         return error
     reasons = [reason_of(one) for one in error.exceptions]
     return next((one for one in reasons if not isinstance(one, LostError)), reasons[0])
+
+
+def no_mcp(error: ValidationError) -> str:
+    """What is wrong with an answer, first of all."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"it answers what is no MCP: {where or error.title}: {first['msg']}"
 
 
 def changes_are_told(client: Client) -> bool:

@@ -5,6 +5,10 @@ from typing import Any
 from .errors import ApiError, ErrorKind
 from .messages import Chunk, Finish, Message, Response, ToolCall, ToolCallDelta, Usage
 
+# A piece of a few letters takes four times as much as the letters do, for as long as the answer is
+# not complete. So many of them are made one.
+MANY = 32
+
 
 class Assembler:
     """Add chunks in order, then take the message.
@@ -14,8 +18,8 @@ class Assembler:
     """
 
     def __init__(self) -> None:
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+        self._text = Pieces()
+        self._reasoning = Pieces()
         self._calls: dict[int, list[str]] = {}  # index: id, name, pieces of arguments
         self._opaque: dict[str, Any] = {}
         self.finish: Finish = ""
@@ -23,9 +27,9 @@ class Assembler:
 
     def add(self, chunk: Chunk) -> None:
         if chunk.text:
-            self._text.append(chunk.text)
+            self._text.add(chunk.text)
         if chunk.reasoning:
-            self._reasoning.append(chunk.reasoning)
+            self._reasoning.add(chunk.reasoning)
         for delta in chunk.tool_calls:
             self._add_call(delta)
         if chunk.finish:
@@ -65,11 +69,30 @@ class Assembler:
     def message(self) -> Message:
         return Message(
             role="assistant",
-            text="".join(self._text),
-            reasoning="".join(self._reasoning),
+            text=self._text.whole(),
+            reasoning=self._reasoning.whole(),
             tool_calls=self.tool_calls(),
             opaque=self._opaque,
         )
 
     def response(self, model: str) -> Response:
         return Response(message=self.message(), finish=self.finish, usage=self.usage, model=model)
+
+
+class Pieces:
+    """A text as it comes."""
+
+    __slots__ = ("_long", "_short")
+
+    def __init__(self) -> None:
+        self._long: list[str] = []
+        self._short: list[str] = []
+
+    def add(self, piece: str) -> None:
+        self._short.append(piece)
+        if len(self._short) >= MANY:
+            self._long.append("".join(self._short))
+            self._short.clear()
+
+    def whole(self) -> str:
+        return "".join(self._long) + "".join(self._short)

@@ -7,7 +7,7 @@ import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from .errors import ApiError, ErrorKind
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 # Of an error's body, this much is read. The rest is not worth waiting for.
 MAX_ERROR_BODY = 64 * 1024
+# Characters of what a server said that was no HTTP.
+MAX_QUOTED = 200
+# Seconds that a body has to end in after the answer has.
+LINGER = 1.0
 # No answer of a model is longer; a stream that goes on past it has no end.
 MAX_BODY = 64 * 1024 * 1024
 # The engine bounds how many turns run at once; a second bound here would make some wait unseen.
@@ -183,6 +187,14 @@ class Reply:
             raise self._failure(TimeoutError())
         return piece
 
+    async def finish(self) -> None:
+        """Nothing more is wanted. A body that ends at once leaves its connection to the next
+        request; one that does not is closed."""
+        with suppress(ApiError, TimeoutError):
+            async with asyncio.timeout(LINGER):
+                while await self.piece():
+                    pass
+
     def extend(self) -> None:
         """A token arrived: the next one has its time from now."""
         self.deadline = self._loop.time() + self._timeouts.between
@@ -252,7 +264,9 @@ def translate(error: Exception, url: str, timeouts: Timeouts) -> ApiError:
     if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
         return ApiError(ErrorKind.CONNECTION, f"{where} closed the connection in mid-answer")
     if isinstance(error, aiohttp.ClientResponseError):
-        return ApiError(ErrorKind.PROTOCOL, f"{where} does not answer in HTTP: {reason(error)}")
+        # It quotes what it could not read, of any length.
+        said = " ".join(error.message.split())[:MAX_QUOTED]
+        return ApiError(ErrorKind.PROTOCOL, f"{where} does not answer in HTTP: {said}")
     return ApiError(ErrorKind.CONNECTION, f"the connection to {where} failed: {reason(error)}")
 
 

@@ -130,29 +130,38 @@ class OpenAiDecoder:
 
     def __init__(self) -> None:
         self._events = SseDecoder()
+        self._start = b""
         self._finished = False
+        self.is_over = False  # whatever comes now is no part of the answer
         self._indexes: dict[str, int] = {}  # of calls by id, where the server leaves them out
 
     def feed(self, data: bytes) -> list[Chunk]:
-        chunks = []
+        chunks: list[Chunk] = []
+        if self.is_over:
+            return chunks
+        self._start = self._start or data[:80].lstrip()
         for name, event in self._events.feed(data):
             if event == b"[DONE]":
-                self._finished = True
-                continue
+                self._finished = self.is_over = True
+                break
             chunk = self._read(name, event)
             if chunk is not None:
                 chunks.append(chunk)
         return chunks
 
     def end(self) -> list[Chunk]:
-        chunks = [
-            chunk
-            for name, event in self._events.end()
-            if event != b"[DONE]" and (chunk := self._read(name, event)) is not None
-        ]
-        if not self._finished and not any(chunk.finish for chunk in chunks):
-            raise ApiError(ErrorKind.CONNECTION, "the stream ended before the answer did")
+        chunks = self.feed(b"\n\n")  # servers that forget the last blank line are forgiven
+        if not self._finished:
+            raise self._unfinished()
         return chunks
+
+    def _unfinished(self) -> ApiError:
+        if self._start.startswith((b"{", b"[", b"<")):
+            start = self._start.decode(errors="replace")
+            return ApiError(
+                ErrorKind.PROTOCOL, f"answered with no stream, but with {start!r}; check base_url"
+            )
+        return ApiError(ErrorKind.CONNECTION, "the stream ended before the answer did")
 
     def _read(self, name: str, event: bytes) -> Chunk | None:
         document = decode(event)
@@ -160,6 +169,15 @@ class OpenAiDecoder:
             raise ApiError(ErrorKind.PROTOCOL, "the stream holds something other than objects")
         if name == "error" or document.get("error"):
             raise stream_error(document)
+        try:
+            return self._chunk(document)
+        except (AttributeError, KeyError, TypeError):  # JSON, though of another form
+            start = event[:80].decode(errors="replace")
+            raise ApiError(
+                ErrorKind.PROTOCOL, f"the stream is not one of this kind: {start!r}; check base_url"
+            ) from None
+
+    def _chunk(self, document: dict[str, Any]) -> Chunk | None:
         usage = read_usage(document.get("usage"))
         choices = document.get("choices")
         if not choices:
@@ -174,6 +192,8 @@ class OpenAiDecoder:
         calls = delta.get("tool_calls")
         if not (text or reasoning or calls or finish or usage):
             return None
+        if type(text) is not str or type(reasoning) is not str:
+            raise TypeError
         return Chunk(
             text=text,
             reasoning=reasoning,
@@ -186,9 +206,9 @@ class OpenAiDecoder:
         return tuple(
             ToolCallDelta(
                 index=self._index(call),
-                id=call.get("id") or "",
-                name=(function := call.get("function") or {}).get("name") or "",
-                arguments=function.get("arguments") or "",
+                id=text_of(call, "id"),
+                name=text_of(function := call.get("function") or {}, "name"),
+                arguments=text_of(function, "arguments"),
             )
             for call in calls
         )
@@ -197,7 +217,7 @@ class OpenAiDecoder:
         index = call.get("index")
         if isinstance(index, int):
             return index
-        return self._indexes.setdefault(call.get("id") or "", len(self._indexes))
+        return self._indexes.setdefault(text_of(call, "id"), len(self._indexes))
 
 
 # ── Encoding ───────────────────────────────────────────────────────────────────────────────────
@@ -275,22 +295,35 @@ def prefix_key(request: Request) -> str:
 # ── Decoding ───────────────────────────────────────────────────────────────────────────────────
 
 
+def text_of(part: dict[str, Any], name: str) -> str:
+    text = part.get(name) or ""
+    if type(text) is not str:
+        raise TypeError
+    return text
+
+
 def read_usage(usage: Any) -> Usage | None:
+    """What is no number in it is as good as not there: an answer is worth more than its price."""
     if not isinstance(usage, dict):
         return None
-    prompt = usage.get("prompt_tokens") or 0
-    completion = usage.get("completion_tokens") or 0
-    hit = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    prompt = count_of(usage, "prompt_tokens") or 0
+    completion = count_of(usage, "completion_tokens") or 0
+    hit = count_of(usage.get("prompt_tokens_details"), "cached_tokens")
     if hit is None:
-        hit = usage.get("prompt_cache_hit_tokens")  # DeepSeek's name for it
+        hit = count_of(usage, "prompt_cache_hit_tokens")  # DeepSeek's name for it
     return Usage(
         prompt=prompt,
         completion=completion,
-        total=usage.get("total_tokens") or prompt + completion,
+        total=count_of(usage, "total_tokens") or prompt + completion,
         cache_hit=hit,
         cache_miss=None if hit is None else max(prompt - hit, 0),
-        reasoning=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens"),
+        reasoning=count_of(usage.get("completion_tokens_details"), "reasoning_tokens"),
     )
+
+
+def count_of(numbers: Any, name: str) -> int | None:
+    value = numbers.get(name) if isinstance(numbers, dict) else None
+    return int(value) if isinstance(value, int | float) else None
 
 
 def read_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:

@@ -49,6 +49,11 @@ class Provider(Protocol):
 class Decoder(Protocol):
     """Reads one streamed answer, fed with bytes split anywhere."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the vendor has said that this was all. Some never do."""
+        ...
+
     def feed(self, data: bytes) -> list[Chunk]:
         """The chunks `data` completes. Raises ApiError when the vendor reports one."""
         ...
@@ -98,6 +103,14 @@ class Retry(Value, frozen=True):
         backoff = self.backoff * 2**attempt
         jittered = (self.between or uniform)(backoff / 2, backoff)
         return max(jittered, error.retry_after or 0.0)
+
+
+def last_words(decoder: Decoder, failure: ApiError) -> list[Chunk]:
+    """Raises `failure` if there was more to say."""
+    try:
+        return decoder.end()
+    except ApiError:
+        raise failure from None
 
 
 class HttpProvider:
@@ -179,12 +192,27 @@ class HttpProvider:
                 raise self.dialect.error(reply.status, reply.headers, await reply.read())
             self._must_stream(reply)
             decoder = self.dialect.decoder(request)
-            while piece := await reply.piece():
+            piece = await reply.piece()
+            if piece.lstrip().startswith(b"{"):  # no stream begins with a brace
+                piece += await reply.read()
+                if b'"error"' in piece:
+                    raise self.dialect.error(reply.status, reply.headers, piece)
+            while piece:
                 chunks = decoder.feed(piece)
                 for chunk in chunks:
                     yield chunk
+                if decoder.is_over:
+                    await reply.finish()
+                    return
                 if chunks:
                     reply.extend()
+                try:
+                    piece = await reply.piece()
+                except ApiError as error:
+                    # An answer that is complete stays one, however its connection ends.
+                    for chunk in last_words(decoder, error):
+                        yield chunk
+                    return
             for chunk in decoder.end():
                 yield chunk
 

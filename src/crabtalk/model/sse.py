@@ -6,6 +6,8 @@ from .errors import ApiError, ErrorKind
 
 # An event this long is no event of a model's.
 MAX_EVENT = 16 * 1024 * 1024
+# Nor is one of so many lines. Each weighs several times what it has on the wire.
+MAX_LINES = 100_000
 
 
 class SseDecoder:
@@ -55,6 +57,8 @@ class SseDecoder:
                 self._event = line[6:].strip().decode(errors="replace")
             elif line == b"data":
                 self._data.append(b"")
+        if len(self._data) > MAX_LINES:
+            raise ApiError(ErrorKind.PROTOCOL, "the stream has an event without end")
 
     def end(self) -> Iterator[tuple[str, bytes]]:
         """The stream is over. Servers that forget the last blank line are forgiven."""

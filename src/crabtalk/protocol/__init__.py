@@ -27,6 +27,7 @@ from .frames import (
     encode_frame,
     encode_reply,
 )
+from .parts import has_too_many_parts
 from .routes import ROUTES, Route, Shape
 from .server import Reply, Server
 
@@ -58,5 +59,6 @@ __all__ = [
     "encode_frame",
     "encode_reply",
     "error_message",
+    "has_too_many_parts",
     "wire",
 ]

@@ -11,6 +11,9 @@ from .limits import Limits
 
 # Weighing looks at every conversation, which need not happen after every turn.
 WEIGH_EVERY = 16
+# So many that run are passed over on the way to one that does not. When all of a thousand run, the
+# end of each must not cost a look at all others; the end of the last one finds them idle.
+BUSY = 16
 
 
 class Conversations:
@@ -54,10 +57,13 @@ class Conversations:
             heavy = sum(c.size for c in self._table.values()) - self._limits.live_bytes
         if spare <= 0 and heavy <= 0:
             return
-        for pair, conversation in list(self._table.items()):
-            if spare <= 0 and heavy <= 0:
-                return
+        busy = 0
+        while (spare > 0 or heavy > 0) and busy < BUSY:
+            pair, conversation = next(iter(self._table.items()))
             if conversation.idle:
                 del self._table[pair]
                 spare -= 1
                 heavy -= conversation.size
+            else:  # it is in use, and looked at again after those that are not
+                self._table.move_to_end(pair)
+                busy += 1

@@ -34,4 +34,4 @@ def require_whole(limits: Any) -> None:
     for field in dataclasses.fields(limits):
         value = getattr(limits, field.name)
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise ValueError(f"{field.name} must be a whole number above zero, not {value!r}")
+            raise ValueError(f"{field.name} must be a whole number above zero, not {value!r:.80}")

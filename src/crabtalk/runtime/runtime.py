@@ -15,6 +15,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from crabtalk.model import ApiError, Provider
 from crabtalk.storage import (
     Agent,
+    AgentError,
     Archive,
     Pair,
     Storage,
@@ -146,6 +147,8 @@ class Runtime:
                 continue
             try:
                 self.register(agent)
+            except AgentError as error:
+                broken[agent.name] = str(error)
             except Exception as error:
                 log.exception("the agent %s cannot be registered", agent.name)
                 broken[agent.name] = str(error)

@@ -9,5 +9,5 @@ class StorageUnavailableError(StorageError):
     """The same, for now: what is shared cannot be reached, and is tried again by itself."""
 
 
-class FencedError(StorageError):
+class FencedError(StorageUnavailableError):
     """Somebody else has the conversation's turn by now; nothing of this was kept."""

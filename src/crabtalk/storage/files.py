@@ -139,7 +139,9 @@ class FileStorage:
 
     def _resolve(self, handle: str) -> Pair | None:
         path = self._sessions / f"{handle}.jsonl"
-        return logs.owner(path) if path.is_file() else None
+        pair = logs.owner(path) if path.is_file() else None
+        # A copy that somebody made says whose it is as well, and must not stand for the log itself.
+        return pair if pair is not None and self._find(pair) in (path, None) else None
 
     async def delete(self, pair: Pair) -> bool:
         name = await if_there(self._delete, pair)

@@ -5,13 +5,15 @@ order, are the conversation's meta, so that a key we do not know survives simply
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from crabtalk.model.messages import Message, Value
 
 T = TypeVar("T")
+# Where a message is, or how many there are: what every reader of JSON, and the wire, can hold.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Pair(NamedTuple):
@@ -24,7 +26,7 @@ class Pair(NamedTuple):
 class MessageRecord(Value, frozen=True, tag_field="kind", tag="message"):
     """One message of the history. `id` is its position, counted from 0 over the whole log."""
 
-    id: int
+    id: Count
     at: str
     message: Message
 
@@ -49,7 +51,7 @@ class MarkerRecord(Value, frozen=True, tag_field="kind", tag="compact"):
     archived_at: str
     title: str
     summary: str
-    end_id: int  # of the first message after those archived
+    end_id: Count  # of the first message after those archived
 
 
 class MetaRecord(Value, frozen=True, tag_field="kind", tag="meta"):
@@ -60,7 +62,7 @@ class MetaRecord(Value, frozen=True, tag_field="kind", tag="meta"):
     created_at: str | None = None
     title: str | None = None
     updated_at: str | None = None
-    message_count: int | None = None
+    message_count: Count | None = None
     summary: str | None = None
     approved: tuple[str, ...] | None = None
 

@@ -31,6 +31,7 @@ from crabtalk.protocol import (
     UnavailableError,
     encode_reply,
     error_message,
+    has_too_many_parts,
     wire,
 )
 
@@ -329,6 +330,8 @@ class Connection(Link):
             self.flush()
 
     def _replies(self, frame: Frame) -> AsyncGenerator[Reply, None]:
+        if has_too_many_parts(frame):
+            return only(BadRequestError("the request has too many parts; send it in several"))
         try:
             message = parse(frame)
         except DecodeError:

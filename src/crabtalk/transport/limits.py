@@ -26,4 +26,4 @@ class Limits:
         for name in self.__slots__:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise ValueError(f"{name} must be a number above zero, not {value!r}")
+                raise ValueError(f"{name} must be a number above zero, not {value!r:.80}")

@@ -34,7 +34,7 @@ class AnthropicDecoder:
 
     def __init__(self) -> None:
         self._events = SseDecoder()
-        self._finished = False
+        self.is_over = False
         self._usage: dict[str, int] = {}
         self._open: dict[int, Block] = {}  # by the vendor's index
         self._layout: list[Block] = []
@@ -53,7 +53,7 @@ class AnthropicDecoder:
             for name, event in self._events.end()
             if (chunk := self._read(name, event)) is not None
         ]
-        if not self._finished:
+        if not self.is_over:
             raise ApiError(ErrorKind.CONNECTION, "the stream ended before the answer did")
         return chunks
 
@@ -75,7 +75,7 @@ class AnthropicDecoder:
             case "message_delta":
                 return self._message(document)
             case "message_stop":
-                self._finished = True
+                self.is_over = True
             case "error":
                 raise stream_error(event)
         return None

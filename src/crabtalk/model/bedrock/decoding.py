@@ -110,6 +110,7 @@ class BedrockDecoder:
     """
 
     def __init__(self, model: str) -> None:
+        self.is_over = False  # only the end of the body says so
         self._events = EventStreamDecoder()
         self._model = model
         self._blocks: dict[int, Block] = {}

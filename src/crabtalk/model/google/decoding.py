@@ -54,6 +54,7 @@ class GoogleDecoder:
     """
 
     def __init__(self, turn: int = 0) -> None:
+        self.is_over = False  # only the end of the body says so
         self._events = SseDecoder()
         self._finished = False
         self._response = str(turn)

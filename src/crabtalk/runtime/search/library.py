@@ -5,7 +5,6 @@ left, or some of what the next one was to bring; the manifest tells which, and t
 rest: nothing is missing and nothing is there twice.
 """
 
-import shutil
 import time
 from pathlib import Path
 
@@ -85,6 +84,8 @@ class Library:
     @staticmethod
     def wipe(directory: Path | None) -> None:
         if directory is not None:
+            import shutil  # late: it loads every way to compress
+
             shutil.rmtree(directory, ignore_errors=True)
 
     @property

@@ -1,0 +1,106 @@
+"""A model server that misbehaves: whatever is asked, it writes the bytes it was given.
+
+What a test cannot say to the scripted server of `tests.model_server`, because it is no HTTP, no
+stream or no JSON any more.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain, repeat
+from typing import Any
+
+import msgspec
+
+STREAM = "text/event-stream"
+encode = msgspec.json.encode
+
+
+class Then(Enum):
+    """What comes after the last byte."""
+
+    CLOSE = "closes the connection"
+    HANG = "says nothing more"
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """An answer, exactly."""
+
+    data: bytes = b""
+    over: bytes = b""  # and then this, again and again
+    then: Then = Then.CLOSE
+
+    def pieces(self) -> Iterator[bytes]:
+        return chain([self.data], repeat(self.over) if self.over else ())
+
+
+def http(body: bytes = b"", kind: str = STREAM, status: str = "200 OK", **headers: str) -> bytes:
+    """A response that lasts until its connection is closed."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Connection: close"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def event(document: Any) -> bytes:
+    return b"data: %b\n\n" % encode(document)
+
+
+def delta(text: Any, finish: str | None = None) -> bytes:
+    return event({"choices": [{"delta": {"content": text}, "finish_reason": finish}]})
+
+
+DONE = b"data: [DONE]\n\n"
+GOOD = Bytes(http(delta("well", "stop") + DONE))
+
+
+@dataclass(eq=False)
+class BadModel:
+    """Set `answer` before it is asked. `asked` counts, `written` is in bytes."""
+
+    url: str = ""
+    answer: Bytes = GOOD
+    asked: int = 0
+    written: int = 0
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        try:
+            with suppress(ConnectionError):
+                await self._answer(reader, writer)
+        finally:
+            self.tasks.discard(task)
+            writer.transport.abort() if self.answer.then is Then.HANG else writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]
+        await reader.readexactly(int(length or b"0"))
+        answer = self.answer
+        self.asked += 1
+        for piece in answer.pieces():
+            writer.write(piece)
+            self.written += len(piece)
+            await writer.drain()
+        if answer.then is Then.HANG:
+            await reader.read()  # until whoever asked has gone
+
+
+@asynccontextmanager
+async def bad_model() -> AsyncIterator[BadModel]:
+    model = BadModel()
+    server = await asyncio.start_server(model.serve, "127.0.0.1", 0)
+    model.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    try:
+        yield model
+    finally:
+        server.close()
+        for task in model.tasks:
+            task.cancel()
+        await asyncio.gather(*model.tasks, return_exceptions=True)
+        await server.wait_closed()

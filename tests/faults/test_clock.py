@@ -1,0 +1,155 @@
+"""Clocks that jump while a daemon runs, and between two of its lives.
+
+The clock of people is off by what a file says, in a process started so (`tests.faults.shifted`);
+where libfaketime is installed, the same is done to every call of the C library too.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from crabtalk.client import Client, connect
+from crabtalk.protocol import wire
+from tests.crash.process import prepare
+from tests.daemon.command import CRABTALKD
+from tests.daemon.served import ending, told, until
+from tests.model_server import PATIENCE, ROOT, ModelServer, model_server
+from tests.warm import PIPE
+
+pytestmark = pytest.mark.one_loop
+
+YEAR = 365 * 86400
+FUTURE, PAST = 30 * YEAR, -50 * YEAR
+# Where the clock stands when a daemon starts, and where it is set while it runs.
+LIVES = ((0, (0, FUTURE, PAST, 7200, 0)), (PAST, (FUTURE,)), (FUTURE, (PAST,)))
+LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
+
+
+class Clock:
+    """What a daemon of `home` takes for the time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.with_name("clock")
+        self.set(0)
+
+    def set(self, seconds: int) -> None:
+        aside = self._file.with_name("clock.new")
+        aside.write_text(self.written(seconds))
+        aside.replace(self._file)
+
+    def written(self, seconds: int) -> str:
+        return str(seconds)
+
+    def words(self) -> tuple[str, ...]:
+        return sys.executable, "-m", "tests.faults.shifted", str(self._file)
+
+    def environment(self) -> Mapping[str, str]:
+        return {"PYTHONPATH": str(ROOT)}
+
+
+class SystemClock(Clock):
+    """That of the C library."""
+
+    def written(self, seconds: int) -> str:
+        return f"{seconds:+d}\n"
+
+    def words(self) -> tuple[str, ...]:
+        return str(CRABTALKD), "run"
+
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "LD_PRELOAD": library(),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+
+
+def library() -> str:
+    found = [path for pattern in LIBRARIES for path in Path("/").glob(pattern[1:])]
+    return str(found[0]) if found else ""
+
+
+@asynccontextmanager
+async def daemon(home: Path, clock: Clock) -> AsyncIterator[Client]:
+    words = (*clock.words(), "--home", str(home), "--tcp", "off")
+    environment = {**os.environ, **clock.environment()}
+    process = await asyncio.create_subprocess_exec(*words, stderr=PIPE, env=environment)
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            said = (await process.stderr.readline()).decode()
+        assert "is ready" in said, said + (await process.stderr.read()).decode()
+        async with connect(home=home) as client:
+            yield client
+        process.terminate()
+        async with asyncio.timeout(PATIENCE):
+            await process.communicate()
+        assert process.returncode == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+async def jump_about(home: Path, clock: Clock, model: ModelServer) -> None:
+    prepare(home, model)
+    said = []
+    for life, (start, jumps) in enumerate(LIVES):
+        clock.set(start)
+        async with daemon(home, clock) as client:
+            for number, seconds in enumerate(jumps):
+                word = f"w{life}{number}"
+                stream = client.stream("crab", f"!say {word} \n!wait\n!say on")
+                await until(stream, wire.StreamChunk)
+                await model.until_waiting()
+                clock.set(seconds)  # in mid-turn
+                model.release()
+                assert ending(await told(stream)).error == ""
+                said += [f"{word} on"]
+                note = f'{{"name": "n{life}{number}", "content": "the word is {word}"}}'
+                turn = await client.send("crab", f"!tool remember {note}\n!then\n!say kept")
+                assert turn.content == "kept"
+                said += ["kept"]
+                await check(client, said)
+
+
+async def check(client: Client, said: list[str]) -> None:
+    """All there is, in the order in which it was said, whatever the time is."""
+    page = await client.list_messages("crab", limit=1000)
+    assert [message.id for message in page.messages] == list(range(len(page.messages)))
+    words = [m.content for m in page.messages if m.role == "assistant" and m.content]
+    assert words == said
+    (listed,) = (await client.list_conversations()).conversations
+    assert listed.message_count == len(page.messages)
+    stats = await client.get_stats()
+    assert stats.uptime_secs < 60
+    assert list(stats.problems) == []
+    notes = await client.list_memory("crab")
+    assert len(notes.entries) == len(said) // 2
+    word = said[-2].split()[0]
+    async with asyncio.timeout(PATIENCE):
+        while not (await client.search_sessions(word)).hits:
+            await asyncio.sleep(0.01)
+    assert (await client.search_memory("crab", word)).hits
+
+
+@pytest.mark.req("faults.clock")
+async def test_a_clock_that_jumps_neither_loses_nor_reorders_nor_ends_anything(home: Path) -> None:
+    async with model_server() as model:
+        await jump_about(home, Clock(home), model)
+
+
+@pytest.mark.req("faults.clock")
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not library(), reason="libfaketime is not installed: its clock is not tried")
+async def test_the_clock_of_the_system_that_jumps_does_no_more(home: Path) -> None:
+    async with model_server() as model:
+        await jump_about(home, SystemClock(home), model)

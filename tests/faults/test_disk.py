@@ -1,0 +1,139 @@
+"""A disk that is full, and a home that is read-only: a small file system of the daemon's own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from crabtalk.client import Client, ServerError, connect
+from crabtalk.protocol import wire
+from tests.daemon.served import ending, told
+from tests.faults.own_disk import OwnDisk, all_said, first_line, is_possible, own_disk
+from tests.model_server import ModelServer, model_server
+
+pytestmark = [
+    pytest.mark.one_loop,
+    pytest.mark.skipif(not is_possible(), reason="no mount namespaces here: no disk of its own"),
+]
+
+FULL = "No space left on device"
+READ_ONLY = "Read-only file system"
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[ModelServer]:
+    async with model_server() as model:
+        yield model
+
+
+def config(model: ModelServer) -> str:
+    """The command that writes it."""
+    lines = ["[[providers]]", 'name = "tests"', 'kind = "openai"', f'base_url = "{model.url}"']
+    lines += ['api_key = "k"', 'models = ["scripted"]']
+    return f"printf '%s\\n' {' '.join(repr(line) for line in lines)} > config.toml"
+
+
+def files(disk: OwnDisk) -> set[Path]:
+    """All but the logs."""
+    return {path for path in disk.home.rglob("*") if path.is_file() and "logs" not in path.parts}
+
+
+async def ready(disk: OwnDisk) -> None:
+    said = await first_line(disk)
+    assert "is ready" in said, said + await all_said(disk)
+
+
+async def failure(client: Client, said: str, sender: str = "") -> str:
+    end = ending(await told(client.stream("crab", said, sender=sender)))
+    assert end.stop_reason == wire.STOP_REASON_ERROR
+    return end.error
+
+
+@pytest.mark.req("durability.storage_failure_told")
+async def test_on_a_disk_that_is_full_all_that_is_refused_says_so_and_nothing_is_half_there(
+    home: Path, model: ModelServer
+) -> None:
+    async with own_disk(home, config(model)) as disk:
+        await ready(disk)
+        async with connect(home=disk.home) as client:
+            assert (await client.send("crab", "!say one")).content == "one"
+            before = files(disk)
+            disk.fill()
+            asked = model.asked
+            long = "x" * 8000  # more than is left of the block that a log ends in
+            assert FULL in await failure(client, f"!say never\n{long}")
+            assert FULL in await failure(client, f"!say never\n{long}", sender="another")
+            for request in (
+                client.send("crab", f"!say never\n{long}"),
+                client.create_agent("owl", "You are owl."),
+                client.update_agent("crab", {"description": "d" * 5000}),
+                client.subscribe_event("tide", "crab"),
+            ):
+                with pytest.raises(ServerError, match=FULL) as caught:
+                    await request
+                assert caught.value.code == 500
+            assert model.asked == asked
+            await client.ping()
+            page = await client.list_messages("crab")
+            assert [message.content for message in page.messages] == ["!say one", "one"]
+            assert [agent.name for agent in (await client.list_agents()).agents] == ["crab"]
+            disk.clear()
+            assert files(disk) == before
+            assert (await client.send("crab", "!say two")).content == "two"
+            await client.create_agent("owl", "You are owl.")
+            page = await client.list_messages("crab")
+            assert len(page.messages) == 4
+
+
+@pytest.mark.req("faults.start.told")
+@pytest.mark.parametrize("has_run", [False, True])
+async def test_a_daemon_that_has_no_room_to_start_says_so_in_a_sentence(
+    home: Path, has_run: bool
+) -> None:
+    made = "mkdir -m 700 run && touch run/crabtalk.lock; " if has_run else ""
+    fill = f"{made}cat /dev/zero > filler 2>/dev/null || true"
+    async with own_disk(home, fill) as disk:
+        said = await all_said(disk)
+    assert disk.process.returncode == 1
+    assert FULL in said
+    assert said.count("\n") == 1, said
+    assert said.startswith("crabtalkd: ")
+
+
+@pytest.mark.req("faults.start.told")
+@pytest.mark.parametrize("has_run", [False, True])
+async def test_a_home_that_is_read_only_is_named_in_a_sentence(home: Path, has_run: bool) -> None:
+    made = "mkdir -m 700 run && touch run/crabtalk.lock && " if has_run else ""
+    async with own_disk(home, f'{made}mount -o remount,ro "$0"') as disk:
+        said = await all_said(disk)
+    assert disk.process.returncode == 1
+    assert READ_ONLY in said
+    assert said.count("\n") == 1, said
+    assert "choose another home with --home" in said
+
+
+@pytest.mark.req("durability.storage_failure_told")
+async def test_a_home_that_becomes_read_only_can_be_read_and_later_written_again(
+    home: Path, model: ModelServer
+) -> None:
+    async with own_disk(home, config(model)) as disk:
+        await ready(disk)
+        async with connect(home=disk.home) as client:
+            assert (await client.send("crab", "!say one")).content == "one"
+            await disk.make_read_only()
+            asked = model.asked
+            assert READ_ONLY in await failure(client, "!say never", sender="another")
+            with pytest.raises(ServerError, match=READ_ONLY) as caught:
+                await client.create_agent("owl", "You are owl.")
+            assert caught.value.code == 500
+            assert model.asked == asked
+            page = await client.list_messages("crab")
+            assert [message.content for message in page.messages] == ["!say one", "one"]
+            await client.ping()
+            await disk.make_writable()
+            assert (await client.send("crab", "!say two", sender="another")).content == "two"
+            await client.create_agent("owl", "You are owl.")
+        disk.process.terminate()
+        async with asyncio.timeout(20):
+            assert await disk.process.wait() == 0

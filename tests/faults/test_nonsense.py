@@ -1,0 +1,47 @@
+"""Whatever JSON a stream holds, it is read as an answer or refused in a sentence."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.model import ApiError, Chunk
+from crabtalk.model.assembler import Assembler
+from crabtalk.model.openai import OpenAiDecoder
+from tests.faults.bad_model import DONE, event
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+JSON = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+
+
+def like(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """An object with some of its fields, or anything else in its place."""
+    given: dict[str, st.SearchStrategy[Any]] = {
+        name: value | JSON for name, value in fields.items()
+    }
+    return st.fixed_dictionaries({}, optional=given) | JSON
+
+
+FUNCTION = like(name=st.text(), arguments=st.text())
+CALL = like(index=st.integers(), id=st.text(), function=FUNCTION)
+DELTA = like(content=st.text(), reasoning=st.text(), tool_calls=st.lists(CALL))
+CHOICE = like(delta=DELTA, finish_reason=st.sampled_from(["stop", "tool_calls", "length"]))
+USAGE = like(prompt_tokens=st.integers(), prompt_tokens_details=like(cached_tokens=st.integers()))
+EVENT = like(choices=st.lists(CHOICE), usage=USAGE, error=JSON)
+
+
+@given(st.lists(EVENT, max_size=4))
+def test_a_stream_of_any_objects_is_an_answer_or_an_error(events: list[Any]) -> None:
+    decoder, assembler = OpenAiDecoder(), Assembler()
+    try:
+        chunks = decoder.feed(b"".join(map(event, events)) + DONE) + decoder.end()
+        for chunk in chunks:
+            assembler.add(chunk)
+        message = assembler.message()
+    except ApiError:
+        return
+    assert all(chunk != Chunk() for chunk in chunks)
+    assert isinstance(message.text, str)
+    assert isinstance(message.reasoning, str)
+    usage = assembler.usage
+    assert all(isinstance(one, int) for one in (usage.prompt, usage.completion, usage.total))

@@ -1,0 +1,9 @@
+"""What a process has, as the system counts it."""
+
+from pathlib import Path
+
+
+def peak_mb(pid: int) -> float:
+    """The most memory it ever had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))

@@ -1,0 +1,139 @@
+"""Documents as somebody else might leave them: values of JSON with something wrong in them, and
+texts and bytes that were cut, doubled, or never were any. Each is made from a number."""
+
+import json
+import random
+from typing import Any
+
+ODD: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        2**31,
+        2**63 - 1,
+        2**63,
+        -(2**63),
+        2**64,
+        10**40,
+        1.5,
+        -0.0,
+        1e308,
+    ),
+    *(
+        "",
+        " ",
+        "\0",
+        "x",
+        "crab",
+        "../../secret/key",
+        "\ud800",
+        "é" * 300,
+        "x" * 5000,
+        "null",
+        "\u2028",
+    ),
+    *(
+        [],
+        {},
+        [None],
+        [[]],
+        [[[[]]]],
+        {"": ""},
+        {"kind": "message"},
+        [1, "a", None],
+        {"a": {"b": []}},
+    ),
+    *("2026-01-31T12:00:00Z", "0000-00-00T99:99:99Z", "9999-12-31T23:59:59Z", "-1", "NaN", "today"),
+)
+BYTES = (
+    *(b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\n", b"\r", b"\xc3", b"\x1a", b"{", b"}", b'"', b"\\"),
+    *(
+        b"\n\n\n",
+        b"null\n",
+        b"[]\n",
+        b"{}\n",
+        b"[" * 3000,
+        b'{"a":' * 3000,
+        b"1" * 5000,
+        b"\x1b[2J",
+    ),
+)
+
+
+def odd_value(rng: random.Random, value: Any, depth: int = 0) -> Any:
+    """The same with one thing in it that should not be so."""
+    if isinstance(value, dict) and value and rng.random() < 0.85 and depth < 8:
+        key = rng.choice(list(value))
+        changed = dict(value)
+        match rng.randrange(6):
+            case 0:
+                del changed[key]
+            case 1:
+                changed[rng.choice(("", "kind", "id", "x" * 300, "\0"))] = rng.choice(ODD)
+            case 2:
+                changed[key] = rng.choice(ODD)
+            case _:
+                changed[key] = odd_value(rng, value[key], depth + 1)
+        return changed
+    if isinstance(value, list) and value and rng.random() < 0.85 and depth < 8:
+        at = rng.randrange(len(value))
+        return [*value[:at], odd_value(rng, value[at], depth + 1), *value[at + rng.randrange(2) :]]
+    return rng.choice(ODD)
+
+
+def odd_json(rng: random.Random, value: Any) -> bytes:
+    text = json.dumps(odd_value(rng, value), ensure_ascii=rng.random() < 0.5)
+    data = text.encode(errors="surrogatepass" if rng.random() < 0.2 else "replace")
+    return odd_bytes(rng, data) if rng.random() < 0.2 else data
+
+
+def odd_bytes(rng: random.Random, data: bytes) -> bytes:
+    """Damaged without regard to what it is."""
+    for _ in range(rng.randrange(1, 4)):
+        at, other = rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)
+        match rng.randrange(6):
+            case 0:
+                data = data[:at]
+            case 1:
+                data = data[:at] + rng.choice(BYTES) + data[at:]
+            case 2:
+                data = data[:at] + data[min(at, other) :]
+            case 3:
+                data = data[: min(at, other)] + data[max(at, other) :]
+            case 4:
+                data = data[:at] + rng.randbytes(rng.randrange(1, 30)) + data[at + 1 :]
+            case 5 if data:
+                changed = bytearray(data)
+                changed[at % len(changed)] ^= 1 << rng.randrange(8)
+                data = bytes(changed)
+    return data
+
+
+def odd_lines(rng: random.Random, text: str) -> bytes:
+    """A text whose lines were moved about by somebody, with a word or two of their own."""
+    lines = text.splitlines(keepends=True) or ["\n"]
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(lines))
+        match rng.randrange(6):
+            case 0:
+                lines.insert(at, rng.choice(lines))
+            case 1 if len(lines) > 1:
+                del lines[at]
+            case 2:
+                lines[at] = lines[at].replace("=", rng.choice(("==", ":", "= [", "= {", "=\0")))
+            case 3:
+                head = lines[at].partition("=")[0]
+                odd = json.dumps(rng.choice(ODD), ensure_ascii=False)
+                lines[at] = f"{head}= {odd}\n"
+            case 4:
+                lines.insert(
+                    at, rng.choice(("[x]\n", "[[x]]\n", "---\n", "# \x07\n", '"""\n', "- a\n"))
+                )
+            case 5:
+                rng.shuffle(lines)
+    data = "".join(lines).encode(errors="surrogatepass")
+    return odd_bytes(rng, data) if rng.random() < 0.3 else data

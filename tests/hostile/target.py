@@ -1,0 +1,195 @@
+"""A daemon under fire: crabtalkd as a process, everything around it that must stay as it is, and a
+client beside the attackers who must not notice.
+
+    async with target(tmp_path) as fired_at, fired_at.beside() as watch:
+        ...
+    watch.check()
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from crabtalk.client import Client, connect
+from crabtalk.transport import RunFiles
+from tests.daemon.child import Child
+from tests.daemon.served import PATIENCE
+from tests.model_server import ROOT, ModelServer, model_server
+from tests.scripted import RawPeer
+from tests.warm import PIPE, Program, Started
+
+# Of the daemon's own time, between a ping and its answer: what the loop did in between.
+BLOCKED = 0.05
+# By the clock, but for the time in which the machine had no core to spare for either of the two.
+ANSWERED = 1.0
+WATCHED = Program(
+    *(ROOT / "tests" / "hostile" / "watched.py", "tests.hostile.watched:main"),
+    *("crabtalk.daemon.daemon", "crabtalk.daemon.process", "crabtalk.daemon.server"),
+    *("crabtalk.daemon.logs", "crabtalk.daemon.models", "crabtalk.model.openai"),
+    *("aiohttp", "tantivy", "tomlkit", "uvloop"),
+)
+CONFIG = """
+[[providers]]
+name = "tests"
+kind = "openai"
+base_url = "{url}"
+api_key = "k"
+models = ["scripted", "spare"]
+max_retries = 0
+[storage]
+durability = "os"
+"""
+AGENTS = ("crab", "owl", "twin")
+
+
+class Target(Child):
+    """The process, in a directory in which only its home may change."""
+
+    def __init__(self, around: Path, tcp: str = "off") -> None:
+        super().__init__(around / "home")
+        self.around = around
+        self.secret = around / "secret"
+        self._notes = around / "notes"
+        self._tcp = tcp
+
+    def forked(self) -> Started:
+        environment = {
+            **os.environ,
+            "HOME": str(self.around / "user"),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(self.around / "tmp"),
+            "WATCH_NOTES": str(self._notes),
+            "WATCH_SECRET": str(self.secret),
+        }
+        words = ("run", "--home", self.home, "--tcp", self._tcp)
+        return WATCHED.start(*words, stderr=PIPE, env=environment, cwd=self.around / "cwd")
+
+    def client(self) -> Client:
+        return connect(home=self.home, timeout=PATIENCE)
+
+    async def peer(self) -> RawPeer:
+        return await RawPeer.unix(RunFiles.of(self.home).socket)
+
+    async def answers(self) -> None:
+        """To somebody who comes now."""
+        async with self.client() as client:
+            for _ in range(20):
+                await client.ping()
+
+    @property
+    def peak(self) -> int:
+        """The most bytes it ever had."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+    @property
+    def resident(self) -> int:
+        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def trespasses(self) -> list[str]:
+        """What it touched that is not its own."""
+        return self._notes.read_text().splitlines()
+
+    def surroundings(self) -> dict[str, bytes]:
+        """All there is beside its home."""
+        files = (path for path in self.around.rglob("*") if path.is_file())
+        return {
+            str(path): path.read_bytes()
+            for path in files
+            if not path.is_relative_to(self.home) and path != self._notes
+        }
+
+    @asynccontextmanager
+    async def beside(self) -> AsyncIterator["Watch"]:
+        """Somebody who pings all the time; and when it is over nothing was touched."""
+        before = self.surroundings()
+        watch = Watch(self.pid)
+        async with self.client() as client:
+            task = asyncio.ensure_future(watch.ping(client))
+            try:
+                yield watch
+            finally:
+                watch.is_over.set()
+                await task
+        assert self.surroundings() == before
+        assert self.trespasses == []
+
+
+@dataclass
+class Watch:
+    """How long pings took: of the daemon's time, and by the clock."""
+
+    pid: int
+    worked: list[float] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def ping(self, client: Client) -> None:
+        while not self.is_over.is_set():
+            before = self._now()
+            async with asyncio.timeout(PATIENCE):
+                await client.ping()
+            worked, waited = (b - a for a, b in zip(before, self._now(), strict=True))
+            self.worked.append(worked)
+            self.waited.append(waited)
+            await asyncio.sleep(0.002)
+
+    def _now(self) -> tuple[float, float]:
+        """The time its loop has run; and that of the clock less what the two stood in line."""
+        worked, stood = scheduled(self.pid)
+        return worked, time.monotonic() - stood - scheduled(os.getpid())[1]
+
+    def check(self, blocked: float = BLOCKED) -> None:
+        assert len(self.worked) > 3
+        assert max(self.worked) < blocked, f"the loop was held up for {max(self.worked):.3f} s"
+        assert max(self.waited) < ANSWERED, f"a ping was answered after {max(self.waited):.3f} s"
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.worked)} pings: most of the daemon's time {max(self.worked) * 1000:.1f} ms,"
+            f" by the clock {max(self.waited) * 1000:.1f} ms"
+        )
+
+
+def scheduled(pid: int) -> tuple[float, float]:
+    """Seconds its first thread has run, and has stood in line for a core."""
+    running, standing, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()
+    return int(running) / 1e9, int(standing) / 1e9
+
+
+def prepare(around: Path, model: ModelServer) -> None:
+    """A home with some agents, and beside it what nobody may touch."""
+    for name in ("home", "home/agents", "user", "tmp", "cwd", "secret", "beside"):
+        (around / name).mkdir(mode=0o700, exist_ok=True)
+    (around / "home" / "config.toml").write_text(CONFIG.replace("{url}", model.url))
+    for name in AGENTS:
+        (around / "home" / "agents" / f"{name}.toml").write_text(f'prompt = "You are {name}."\n')
+    for place in ("secret", "beside", "cwd", "user"):
+        (around / place / "key").write_text("canary")
+        (around / place / "key.toml").write_text('prompt = "canary"\n')
+        (around / place / "key.jsonl").write_text('{"kind":"meta","agent":"crab"}\n')
+        (around / place / "SKILL.md").write_text("---\nname: secret\ndescription: canary\n---\n")
+
+
+@asynccontextmanager
+async def target(around: Path, tcp: str = "off") -> AsyncIterator[Target]:
+    """One that answers, with a model that is there. What it said in the end is no traceback."""
+    async with model_server(is_recording=False) as model:
+        prepare(around, model)
+        child = Target(around, tcp)
+        try:
+            await child.start()
+            yield child
+        finally:
+            await child.kill()
+            if "Traceback" in child.said:
+                pytest.fail(f"the daemon was surprised:\n{child.said[-6000:]}")

@@ -1,0 +1,78 @@
+"""A device that has the keys and means no good: what it says, sealed as it should be, is read or
+passed over, and the next device is served as if nothing had been."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from apps.web.tests.gateway.phone import endings, texts
+from apps.web.tests.gateway.world import world
+from crabtalk_web.stream import decode_body
+from tests.hostile.documents import odd_bytes, odd_json, odd_value
+
+ENVELOPE = {"id": "x" * 24, "time": 1, "role": "user", "ev": {"t": "text", "text": "hello"}}
+BODIES: tuple[dict[str, Any], ...] = (
+    {"role": "user", "content": {"type": "text", "text": "hello"}, "meta": {"sentFrom": "web"}},
+    {"role": "session", "content": ENVELOPE},
+    {
+        "role": "session",
+        "content": {**ENVELOPE, "ev": {"t": "file", "ref": "../x", "name": "../../y"}},
+    },
+    {
+        "role": "session",
+        "content": {**ENVELOPE, "role": "agent", "ev": {"t": "turn-end", "status": "x"}},
+    },
+    {
+        "role": "agent",
+        "content": {"type": "output", "data": {"type": "assistant", "message": {"content": []}}},
+    },
+    {"role": "agent", "content": {"type": "codex", "data": {"type": "message", "message": "so"}}},
+)
+
+
+def test_any_body_is_read_or_passed_over() -> None:
+    rng = random.Random(20261116)
+    read = 0
+    for number in range(20_000):
+        data = odd_json(rng, rng.choice(BODIES))
+        try:
+            read += decode_body(data) is not None
+        except Exception as error:
+            raise AssertionError(f"number {number}: {error!r} of {data!r}") from error
+    assert read > 500
+
+
+def test_a_body_cut_or_spoilt_anywhere_is_too() -> None:
+    rng = random.Random(7)
+    for number in range(5000):
+        data = odd_bytes(rng, json.dumps(rng.choice(BODIES)).encode())
+        try:
+            decode_body(data)
+        except Exception as error:
+            raise AssertionError(f"number {number}: {error!r} of {data!r}") from error
+
+
+@pytest.mark.one_loop
+async def test_a_device_that_talks_nonsense_silences_nobody(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    async with world(tmp_path) as w:
+        session = await w.phone.session()
+        for number in range(60):
+            body = odd_value(rng, rng.choice(BODIES))
+            await w.phone.post(session, sealable(body), f"odd-{number}")
+        await w.phone.say(session, "!say still here")
+        envelopes = await w.phone.until(session, lambda found: "still here" in texts(found))
+        assert set(endings(envelopes)) <= {"completed", "failed", "cancelled"}
+    outside = {path.name for path in tmp_path.parent.iterdir()} - {tmp_path.name}
+    assert not any(name in outside for name in ("x", "y")), "no name of a file leads anywhere"
+
+
+def sealable(body: Any) -> Any:
+    """As any device can write it: what JSON has no form for is not for it to send."""
+    return msgspec.json.decode(
+        json.dumps(body).encode().decode("ascii").replace("\\ud800", "?").encode()
+    )

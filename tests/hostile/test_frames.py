@@ -1,0 +1,133 @@
+"""Frames of somebody who knows the protocol, against a whole daemon: each is answered as it must
+be, none is a surprise to it, and nobody else notices."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from crabtalk.protocol import Shape, wire
+from tests.hostile.frames import Maker, expected, framed
+from tests.hostile.target import Target, target
+from tests.scripted import RawPeer
+
+pytestmark = pytest.mark.one_loop
+
+log = logging.getLogger(__name__)
+
+SEED = 20261116
+# All but a few fields are short: what a connection brings along is what it may cost.
+GROWTH = 48 << 20
+ATTACKERS = 4
+BATCH = 100
+CODES = {400, 404, 410, 413, 500, 501, 503}
+# Of a failure that nobody foresaw.
+SURPRISE = "internal error ("
+
+Frame = tuple[int, bytes, Shape | None]  # its number, and what must come of it
+
+
+def frames(seed: int, count: int) -> Iterator[Frame]:
+    maker = Maker(seed)
+    for number in range(count):
+        data = maker.frame()
+        yield number, data, expected(data)
+
+
+class Attack:
+    """What was sent, and what was answered. A failure has the seed and the bytes in it."""
+
+    def __init__(self, fired_at: Target, seed: int, count: int) -> None:
+        self.answers: Counter[str] = Counter()
+        self._fired_at = fired_at
+        self._seed = seed
+        self._frames = frames(seed, count)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(ATTACKERS):
+                group.create_task(self._attack())
+
+    async def _attack(self) -> None:
+        peer = await self._fired_at.peer()
+        try:
+            while batch := list(islice(self._frames, BATCH)):
+                asked = [frame for frame in batch if frame[2] is not Shape.FEED]
+                peer.writer.write(b"".join(framed(data) for _, data, _ in asked))
+                for frame in asked:
+                    await self._answered(peer, frame)
+                for frame in (frame for frame in batch if frame[2] is Shape.FEED):
+                    await self._subscribed(frame)
+        finally:
+            peer.transport.abort()
+
+    async def _answered(self, peer: RawPeer, frame: Frame) -> None:
+        _, _, shape = frame
+        while True:
+            async with asyncio.timeout(30):
+                answer = await peer.read()
+            assert answer is not None, f"the connection was closed after {self._told(frame)}"
+            what = answer.WhichOneof("msg")
+            assert what is not None, self._told(frame)
+            if what == "error":
+                self._refused(answer.error, frame)
+            elif shape is Shape.STREAM and answer.stream.WhichOneof("event") != "end":
+                continue
+            else:
+                assert shape is not None, f"{answer} to {self._told(frame)}"
+                self.answers[what] += 1
+            return
+
+    def _refused(self, error: wire.ErrorMsg, frame: Frame) -> None:
+        told = f"{error.code} {error.message!r} to {self._told(frame)}"
+        assert error.code in CODES, told
+        assert frame[2] is not None or error.code == 400, told
+        assert error.message.strip(), told
+        assert len(error.message) < 1000, told
+        assert SURPRISE not in error.message, told
+        self.answers[str(error.code)] += 1
+
+    async def _subscribed(self, frame: Frame) -> None:
+        """What never ends is left after it has begun."""
+        peer = await self._fired_at.peer()
+        peer.writer.write(framed(frame[1]))
+        await peer.writer.drain()
+        await peer.close()
+        self.answers["feed"] += 1
+
+    def _told(self, frame: Frame) -> str:
+        return f"frame {frame[0]} of seed {self._seed}: {frame[1].hex()}"
+
+
+async def under_fire(tmp_path: Path, seed: int, count: int) -> None:
+    async with target(tmp_path) as fired_at:
+        await Attack(fired_at, seed ^ 1, 2000).run()  # so that all it needs is loaded
+        resident = fired_at.resident
+        async with fired_at.beside() as watch:
+            attack = Attack(fired_at, seed, count)
+            await attack.run()
+        grown = fired_at.resident - resident
+        log.info("%d frames, %s, %d KiB more, %s", count, watch, grown >> 10, attack.answers)
+        assert sum(attack.answers.values()) == count
+        assert len(attack.answers) > 20, "they reached all there is to ask"
+        assert grown < GROWTH
+        watch.check()
+        async with fired_at.client() as client:  # of the agents there were, all may be changed
+            await client.create_agent("afterwards", "p")
+            assert (await client.send("afterwards", "hello")).content
+
+
+@pytest.mark.req("bounds.fuzz")
+async def test_frames_of_one_who_knows_the_protocol_surprise_nobody(tmp_path: Path) -> None:
+    await under_fire(tmp_path, SEED, 20_000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_million_of_them_do_not_either(tmp_path: Path, seed: int) -> None:
+    await under_fire(tmp_path, seed, 260_000)

@@ -1,0 +1,106 @@
+"""Texts that people write and others may have written: each is used, or refused in a sentence."""
+
+import random
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crabtalk.daemon.config import parse_config
+from crabtalk.daemon.config_file import ConfigError
+from crabtalk.daemon.subscriptions import read_text
+from crabtalk.hooks.skill_files import parse_skill
+from crabtalk.hooks.skill_head import SkillError
+from crabtalk.model import SettingsError
+from crabtalk.model.settings import read_settings
+from crabtalk.storage import AgentError, read_agent
+from crabtalk_cron.reading import read_entries
+from tests.hostile.documents import odd_lines
+from tests.hostile.test_homes import AGENT, SKILL, SUBSCRIPTIONS
+
+COUNT = 1500
+CONFIG = """
+[llm]
+base_url = "http://127.0.0.1:9/v1"
+model = "m"
+[[providers]]
+name = "p"
+kind = "openai"
+base_url = "http://127.0.0.1:9/v1"
+api_key = "k"
+models = ["m"]
+timeout = 3.0
+[daemon]
+model = "m"
+tcp = "off"
+[storage]
+durability = "os"
+[env]
+A = "b"
+[limits]
+runs = 7
+"""
+CRONS = """timezone = "UTC"
+[[cron]]
+id = 1
+schedule = "0 */2 * * * *"
+skill = "check-feeds"
+agent = "crab"
+sender = "cron"
+quiet_start = "23:00"
+quiet_end = "07:00"
+once = false
+[[cron]]
+id = 2
+schedule = "@daily"
+message = "hello"
+agent = "owl"
+"""
+
+
+def configured(data: bytes) -> None:
+    document = tomllib.loads(data.decode())
+    parse_config(document, Path("config.toml"))
+    read_settings(document)
+
+
+def crons(data: bytes) -> None:
+    found = read_entries(data.decode())
+    if found.mistakes:
+        raise ConfigError("; ".join(str(mistake.text)[:200] for mistake in found.mistakes[:3]))
+
+
+READERS: dict[str, tuple[str, Callable[[bytes], object]]] = {
+    "config": (CONFIG, configured),
+    "agent": (AGENT, lambda data: read_agent("odd", tomllib.loads(data.decode()))),
+    "subscriptions": (SUBSCRIPTIONS, lambda data: read_text(data.decode())),
+    "skill": (SKILL, parse_skill),
+    "crons": (CRONS, crons),
+}
+# How each says no; what is no TOML at all is told by whoever opens the file.
+REFUSALS = (ConfigError, SettingsError, AgentError, SkillError, ValueError)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_any_text_is_used_or_refused_in_a_sentence(kind: str) -> None:
+    text, read = READERS[kind]
+    rng = random.Random(kind)
+    used = refused = 0
+    for number in range(COUNT):
+        data = odd_lines(rng, text)
+        try:
+            read(data)
+        except REFUSALS as error:
+            sentence = str(error)
+        except RecursionError:
+            sentence = "nested too deeply"
+        except Exception as error:
+            raise AssertionError(f"number {number}: {error!r} of {data!r}") from error
+        else:
+            used += 1
+            continue
+        refused += 1
+        assert 3 < len(sentence) < 1500, (number, data, sentence)
+    assert used > COUNT / 50
+    assert refused > COUNT / 50

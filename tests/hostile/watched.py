@@ -1,0 +1,78 @@
+"""crabtalkd that notes each file it touches where it has no business.
+
+python -m tests.hostile.watched run --home HOME, with WATCH_NOTES naming the file for the notes and
+WATCH_SECRET a directory of which nothing may even be read. What is written below HOME is its own.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from crabtalk.daemon.cli import main as crabtalkd
+
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# What is no file, or no file of anybody's.
+NOBODYS = ("/dev/", "/proc/")
+# Which arguments of an event are paths; each of these changes something.
+CHANGES = {
+    "os.chmod": 1,
+    "os.chown": 1,
+    "os.link": 2,
+    "os.mkdir": 1,
+    "os.remove": 1,
+    "os.rename": 2,
+    "os.rmdir": 1,
+    "os.symlink": 2,
+    "os.truncate": 1,
+    "os.utime": 1,
+}
+LOOKS = {"os.listdir": 1, "os.scandir": 1, "os.chdir": 1}
+
+
+def watching(home: str, secret: str, note: Callable[[str], None]) -> Callable[[str, Any], None]:
+    """A hook for `sys.addaudithook`."""
+
+    def whole(path: Any) -> str:
+        """Where it leads; empty for a descriptor, and for a name in a directory that is open."""
+        if not isinstance(path, str | bytes | os.PathLike):
+            return ""
+        text = os.fsdecode(path)
+        is_told = text.startswith("/") or ".." in text.split("/")
+        return os.path.normpath(Path.cwd() / text) if is_told else ""
+
+    def is_below(path: str, directory: str) -> bool:
+        return path == directory or path.startswith(f"{directory}/")
+
+    def hook(event: str, given: Any) -> None:
+        if event == "open":
+            paths, changes = given[:1], bool((given[2] or 0) & WRITES)
+        elif event in CHANGES:
+            paths, changes = given[: CHANGES[event]], True
+        elif event in LOOKS:
+            paths, changes = given[: LOOKS[event]], False
+        else:
+            return
+        for path in map(whole, paths):
+            if not path or path.startswith(NOBODYS):
+                continue
+            if is_below(path, secret) or (changes and not is_below(path, home)):
+                note(f"{event} {path}\n")
+
+    return hook
+
+
+def main() -> object:
+    notes = os.open(os.environ["WATCH_NOTES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    home = sys.argv[sys.argv.index("--home") + 1]
+
+    def note(line: str) -> None:
+        os.write(notes, os.fsencode(line))
+
+    sys.addaudithook(watching(home, os.environ["WATCH_SECRET"], note))
+    return crabtalkd()
+
+
+if __name__ == "__main__":
+    main()
