@@ -1,4 +1,8 @@
-"""`python -m bench [name ...]` measures; without names everything, and rewrites the README."""
+"""`python -m bench [name ...]` measures; without names everything, and rewrites the README.
+
+What takes minutes is not part of everything: `python -m bench load`, `python -m bench soak`, each
+with options of its own.
+"""
 
 import os
 import platform
@@ -15,10 +19,13 @@ from . import (
     footprint,
     gateways,
     history,
+    load,
     memory,
     model,
     ping,
     search,
+    size,
+    soak,
     streaming,
     terminal,
     terminal_keys,
@@ -33,6 +40,7 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "ping": ping.run,
     "streaming": streaming.run,
     "footprint": footprint.run,
+    "size": size.run,
     "model": model.run,
     "turns": turns.run,
     "history": history.run,
@@ -47,14 +55,23 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "gateways": gateways.run,
     "fleet": fleet.run,
 }
+LONG: dict[str, Callable[[list[str]], list[Table]]] = {
+    "load": load.run,
+    "soak": soak.run,
+}
 README = Path(__file__).with_name("README.md")
 MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"
 
 
 def main() -> None:
+    if sys.argv[1:] and sys.argv[1] in LONG:
+        for table in LONG[sys.argv[1]](sys.argv[2:]):
+            print(table.markdown(), flush=True)
+        return
     names = sys.argv[1:] or list(BENCHES)
     if unknown := set(names) - set(BENCHES):
-        sys.exit(f"no bench called {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+        known = ", ".join([*BENCHES, *LONG])
+        sys.exit(f"no bench called {', '.join(sorted(unknown))}; there are {known}")
     tables = []
     for name in names:
         for table in BENCHES[name]():

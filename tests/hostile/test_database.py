@@ -195,9 +195,6 @@ async def test_letters_that_are_none_harm_nobody(tmp_path: Path, postgres_url: s
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.xfail(
-    reason="one letter that cannot be read takes those along that were fetched with it"
-)
 async def test_a_letter_that_cannot_be_read_takes_no_other_along(
     tmp_path: Path, postgres_url: str
 ) -> None:
@@ -268,7 +265,6 @@ async def code_of(request: Awaitable[Any]) -> int:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.xfail(reason="one row that says what no number of the wire holds hides all the others")
 async def test_a_count_that_is_none_hides_no_other_conversation(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

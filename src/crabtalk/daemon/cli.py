@@ -65,7 +65,7 @@ def run(
     home: str | None, tcp: str | None, log_format: Literal["text", "json"], verbose: bool
 ) -> None:
     """Run in the foreground until Ctrl+C or SIGTERM."""
-    # What is loaded stays: to look for garbage in it takes a tenth of the start, and finds none.
+    # What is loaded stays: to look for garbage in it takes 15 ms of the start, and finds none.
     gc.disable()
     from crabtalk.component.log import is_stderr
 

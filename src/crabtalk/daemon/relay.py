@@ -12,6 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from google.protobuf.message import DecodeError
+
 from crabtalk.hooks import Asks
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair, StorageError
@@ -171,12 +173,15 @@ class Relay:
         self._start(self._ask_all(subscriber))
 
     async def _ask_all(self, subscriber: "Subscriber") -> None:
+        from crabtalk.storage.postgres import RefusedError
+
         with suppress(StorageError):
             for member in await self._storage.members.list():
                 if member.is_alive and member.id != self._storage.id:
-                    data = await self._storage.mail.ask(member.id, ASKS, b"")
-                    for message in split(data):
-                        subscriber.hear(message)
+                    with suppress(RefusedError, DecodeError):
+                        data = await self._storage.mail.ask(member.id, ASKS, b"")
+                        for message in split(data):
+                            subscriber.hear(message)
 
     def _came(self, _sender: UUID, body: bytes) -> None:
         if self._feed is not None:

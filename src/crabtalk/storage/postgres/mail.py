@@ -160,13 +160,16 @@ class Mail:
                     await self._something.wait()
             self._something.clear()
             try:
-                for row in await self._database.change(TAKE, self._daemon):
-                    self._open(row["sender"], row["kind"], row["body"])
+                letters = await self._database.change(TAKE, self._daemon)
             except StorageError as error:
                 log.info("the mail was not fetched: %s", error)
                 await asyncio.sleep(LOOK)
-            except Exception:
-                log.exception("a letter could not be read")
+                continue
+            for row in letters:
+                try:
+                    self._open(row["sender"], row["kind"], row["body"])
+                except Exception:
+                    log.exception("a letter could not be read")
 
     def _open(self, sender: UUID, kind: str, body: bytes) -> None:
         if kind.startswith(ASK):
@@ -177,7 +180,7 @@ class Mail:
             waiting = self._asked.get(number)
             if waiting is not None and not waiting.done():
                 if f"{word} " == REFUSAL:
-                    waiting.set_exception(RefusedError(body.decode()))
+                    waiting.set_exception(RefusedError(body.decode(errors="replace")))
                 else:
                     waiting.set_result(body)
         elif (taking := self._taking.get(kind)) is not None:

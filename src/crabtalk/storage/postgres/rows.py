@@ -22,6 +22,7 @@ from .pair import column, uncolumn
 
 log = logging.getLogger(__name__)
 
+MOST_MESSAGES = 2**53  # as in a log
 META = "agent, sender, created_at, title, updated_at, message_count, approved"
 KINDS: dict[type[Record], str] = {
     MessageRecord: "message",
@@ -83,7 +84,7 @@ def meta_of(row: Any, summary: str = "") -> Meta:
         created_at=uncolumn(row["created_at"]),
         title=uncolumn(row["title"]),
         updated_at=uncolumn(row["updated_at"]),
-        message_count=row["message_count"],
+        message_count=min(max(0, row["message_count"]), MOST_MESSAGES),
         summary=summary,
         approved=tuple(uncolumn(tool) for tool in row["approved"]),
     )

@@ -1,0 +1,430 @@
+"""Soak: everything at once, for a long time, and then the daemon must be what it was.
+
+People talk, call tools, steer, compact, leave in mid-stream and read slowly; runs are killed, MCP
+servers crash, agents and configuration are reloaded, feeds come and go. Afterwards nothing of it
+may be left: as many tasks, threads and descriptors as before, and memory that did not grow on.
+
+    python -m bench soak [--minutes N] [--seed N]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, aclosing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from crabtalk.client import Client, ServerError, connect
+from crabtalk.protocol import encode_frame, wire
+from crabtalk.transport import RunFiles
+from tests.mcp.world import TINY
+from tests.model_server import model_process
+
+from .load import slope
+from .peers import on_core, percentile, rss
+from .report import Table
+
+MINUTES = 30.0
+VISITORS = 24
+# Conversations they share.
+SENDERS = 64
+# A client that reads nothing for so long is cut off.
+STALL = 2.0
+# Connections to the model are kept for a minute after their last use, and looked at once a minute.
+SETTLING = 150.0
+CONFIG = """
+[llm]
+base_url = "{url}"
+model = "scripted"
+[limits]
+stall_timeout = {stall}
+"""
+CRAB = """
+prompt = "You are crab."
+[[mcps]]
+name = "beach"
+command = "{python}"
+args = ["-S", "{tiny}"]
+"""
+
+
+# ── The daemon ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Alive:
+    tasks: dict[str, int]
+    threads: int
+    objects: int
+    descriptors: int
+    size: float
+
+
+@dataclass
+class Subject:
+    home: Path
+    pid: int
+    model: str
+
+    @property
+    def log(self) -> Path:
+        return self.home / "stderr"
+
+    def alive(self) -> Alive:
+        """What is in it now, by its own account and by the system's."""
+        file = self.home / "probe"
+        known = file.read_bytes().count(b"\n") if file.exists() else 0
+        os.kill(self.pid, signal.SIGUSR1)
+        while not file.exists() or file.read_bytes().count(b"\n") == known:
+            time.sleep(0.01)
+        told = json.loads(file.read_text().splitlines()[-1])
+        return Alive(**told, descriptors=self.descriptors(), size=rss(self.pid))
+
+    def descriptors(self) -> int:
+        return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
+
+
+@contextmanager
+def daemon(home: Path, url: str) -> Iterator[Subject]:
+    (home / "agents").mkdir(mode=0o700, parents=True)
+    (home / "config.toml").write_text(CONFIG.format(url=url, stall=STALL))
+    text = CRAB.format(python=sys.executable, tiny=TINY)
+    (home / "agents" / "crab.toml").write_text(text)
+    (home / "agents" / "shrimp.toml").write_text('prompt = "You are shrimp."\n')
+    command = [sys.executable, "-m", "bench.probed", str(home / "probe"), "run"]
+    with (
+        (home / "stderr").open("wb") as stderr,
+        subprocess.Popen([*command, "--home", str(home), "--tcp", "off"], stderr=stderr) as process,
+    ):
+        try:
+            subject = Subject(home, process.pid, url)
+            while b"ready" not in subject.log.read_bytes():
+                assert process.poll() is None, subject.log.read_text()
+                time.sleep(0.01)
+            yield subject
+        finally:
+            process.terminate()
+
+
+# ── Visits ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Soak:
+    """All visitors together. `wrong` is what must not have happened."""
+
+    subject: Subject
+    rng: random.Random
+    until: float
+    done: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    slowest: dict[str, float] = field(default_factory=dict)  # seconds, by kind of visit
+    pings: list[float] = field(default_factory=list)  # ms
+    sizes: list[tuple[float, float]] = field(default_factory=list)  # when, MB
+
+    async def carry_out(self) -> None:
+        visits: list[tuple[int, Callable[[Client, str], Awaitable[None]]]] = [
+            (30, self.talk),
+            (12, self.call),
+            (6, self.invite),
+            (8, self.kill),
+            (6, self.steer),
+            (8, self.leave),
+            (3, self.read_slowly),
+            (2, self.stall),
+            (6, self.knock),
+            (3, self.compact),
+            (4, self.delete),
+            (4, self.listen),
+            (4, self.search),
+            (2, self.crash),
+            (1, self.reload),
+        ]
+        weights = [weight for weight, _ in visits]
+
+        async def visitor(client: Client) -> None:
+            while time.monotonic() < self.until:
+                _, visit = self.rng.choices(visits, weights)[0]
+                await self._visit(visit, client)
+
+        async with connect(home=self.subject.home, timeout=60) as client:
+            beside = [asyncio.ensure_future(self._ping()), asyncio.ensure_future(self._weigh())]
+            await asyncio.gather(*(visitor(client) for _ in range(VISITORS)))
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+
+    async def _visit(self, visit: Callable[[Client, str], Awaitable[None]], client: Client) -> None:
+        name = visit.__name__
+        sender = f"s{self.rng.randrange(SENDERS)}"
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(120):
+                await visit(client, sender)
+            self.done[name] += 1
+        except ServerError as error:
+            if not is_expected(error):
+                self.wrong[f"{name}: {error}"] += 1
+        except Exception as error:
+            self.wrong[f"{name}: {type(error).__name__} {error}"[:160]] += 1
+        self.slowest[name] = max(self.slowest.get(name, 0.0), time.monotonic() - begun)
+
+    async def _ping(self) -> None:
+        """By a client of its own, as somebody would who waits for nothing else."""
+        async with connect(home=self.subject.home, timeout=60) as client:
+            while True:
+                begun = time.monotonic()
+                await client.ping()
+                self.pings.append((time.monotonic() - begun) * 1e3)
+                await asyncio.sleep(0.1)
+
+    async def _weigh(self) -> None:
+        while True:
+            self.sizes.append((time.monotonic(), rss(self.subject.pid)))
+            await asyncio.sleep(2)
+
+    async def talk(self, client: Client, sender: str) -> None:
+        said, is_whole = await told(client, "!chunks 20 20\n!say and so on", sender)
+        if is_whole and "and so on" not in said:  # others may have steered it since
+            self.wrong["a turn lost its end"] += 1
+
+    async def call(self, client: Client, sender: str) -> None:
+        tool = self.rng.choice(['echo {"text": "sand"}', 'recall {"query": "tide"}', "pid {}"])
+        note = f'remember {{"name": "{sender}", "content": "it likes the tide"}}'
+        await told(client, f"!tool {tool}\n!tool {note}\n!then\n!say done", sender)
+
+    async def invite(self, client: Client, sender: str) -> None:
+        await told(client, "!chunks 5 50", sender, guest="shrimp")
+
+    async def kill(self, client: Client, sender: str) -> None:
+        sender = f"k{sender}"
+        turn = asyncio.ensure_future(told(client, "!chunks 100 20", sender))
+        await asyncio.sleep(self.rng.random())
+        with suppress(ServerError):
+            await client.kill("crab", sender=sender)
+        await turn
+
+    async def steer(self, client: Client, sender: str) -> None:
+        turn = asyncio.ensure_future(told(client, "!chunks 20 40", sender))
+        await asyncio.sleep(self.rng.random() / 2)
+        with suppress(ServerError):
+            await client.steer_session("crab", "!say a little to the left", sender=sender)
+        await turn
+
+    async def leave(self, client: Client, sender: str) -> None:
+        """In the middle of what is said."""
+        heard = 0
+        async with aclosing(client.stream("crab", "!chunks 200 50", sender=sender)) as events:
+            async for _ in events:
+                heard += 1
+                if heard > 10:
+                    return
+
+    async def read_slowly(self, client: Client, sender: str) -> None:
+        reader, writer = await self._connection("!chunks 3000 0", sender)
+        try:
+            for _ in range(20):
+                if not await reader.read(2048):
+                    return
+                await asyncio.sleep(0.1)
+        finally:
+            writer.transport.abort()
+
+    async def stall(self, client: Client, sender: str) -> None:
+        """Reads nothing, until the daemon has had enough."""
+        _, writer = await self._connection("!chunks 20000 0", f"stalled-{sender}")
+        try:
+            await asyncio.sleep(STALL * 2.5)
+        finally:
+            writer.transport.abort()
+
+    async def knock(self, client: Client, sender: str) -> None:
+        """Comes, says half a word or nonsense, and goes."""
+        path = RunFiles.of(self.subject.home).socket
+        for _ in range(5):
+            _, writer = await asyncio.open_unix_connection(path)
+            writer.write(self.rng.choice([b"", b"\0\0", b"\0\0\0\4\xff\xff\xff\xff", b"\0\0\1\0x"]))
+            await asyncio.sleep(self.rng.random() / 20)
+            writer.transport.abort()
+
+    async def compact(self, client: Client, sender: str) -> None:
+        await client.compact("crab", sender=sender, fresh=self.rng.random() < 0.5)
+
+    async def delete(self, client: Client, sender: str) -> None:
+        rows = await client.list_conversations()
+        for row in self.rng.sample(list(rows.conversations), min(6, len(rows.conversations))):
+            await client.delete_conversation(row.file_path)
+
+    async def listen(self, client: Client, sender: str) -> None:
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(self.rng.random() * 2),
+                aclosing(client.subscribe_events()) as events,
+            ):
+                async for _ in events:
+                    pass
+
+    async def search(self, client: Client, sender: str) -> None:
+        await client.search_sessions("little left")
+        await client.search_memory("crab", "tide")
+        await client.list_conversations()
+
+    async def crash(self, client: Client, sender: str) -> None:
+        """The MCP server dies under a call."""
+        await told(client, "!tool crash {}\n!then\n!say it is gone", sender)
+
+    async def reload(self, client: Client, sender: str) -> None:
+        if self.rng.random() < 0.5:
+            os.kill(self.subject.pid, signal.SIGHUP)
+        else:
+            await client.reload()
+
+    async def _connection(
+        self, script: str, sender: str
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        path = RunFiles.of(self.subject.home).socket
+        reader, writer = await asyncio.open_unix_connection(path, limit=1024)
+        message = wire.StreamMsg(agent="crab", content=script, sender=sender)
+        writer.write(encode_frame(wire.ClientMessage(stream=message)))
+        return reader, writer
+
+
+async def told(client: Client, script: str, sender: str, guest: str = "") -> tuple[str, bool]:
+    """What was said in a turn, and whether nobody stopped it."""
+    pieces = []
+    async for event in client.stream("crab", script, sender=sender, guest=guest):
+        if isinstance(event, wire.StreamChunk):
+            pieces.append(event.content)
+        elif isinstance(event, wire.StreamEnd):
+            if event.error:
+                raise RuntimeError(event.error)
+            return "".join(pieces), event.stop_reason == wire.STOP_REASON_COMPLETED
+    raise RuntimeError("a stream without an end")
+
+
+def is_expected(error: ServerError) -> bool:
+    """What may be answered where others delete, kill and compact the same conversations."""
+    return error.code in (404, 409) or "nothing was said" in str(error)
+
+
+# ── Before and after ───────────────────────────────────────────────────────────────────────────
+
+
+async def first_visit(subject: Subject) -> None:
+    """Each part of the daemon has been used once: what it loads and opens for good is there."""
+    async with connect(home=subject.home, timeout=60) as client:
+        await told(client, '!tool echo {"text": "x"}\n!then\n!say done', "first")
+        await told(client, '!tool remember {"name": "a", "content": "b"}\n!then\n!say x', "first")
+        await client.set_title("crab", "The first one", sender="first")
+        await client.search_sessions("done")
+        await client.compact("crab", sender="first")
+        await client.reload()
+
+
+async def settled(subject: Subject, patience: float, wanted: Alive | None = None) -> Alive:
+    """Once nothing runs, and as much is alive as is wanted, or as there will be in a while."""
+    deadline = time.monotonic() + patience
+    async with connect(home=subject.home, timeout=60) as client:
+        while (await client.get_stats()).runs:  # noqa: ASYNC110 - in another process
+            await asyncio.sleep(0.2)
+    while True:
+        await asyncio.sleep(1)
+        alive = subject.alive()
+        if time.monotonic() > deadline:
+            return alive
+        if wanted is not None and is_back(alive, wanted):
+            return alive
+
+
+def is_back(now: Alive, before: Alive) -> bool:
+    return now.descriptors <= before.descriptors and sum(now.tasks.values()) <= sum(
+        before.tasks.values()
+    )
+
+
+def faults(log: Path) -> Counter[str]:
+    """What the daemon itself thinks went wrong."""
+    found: Counter[str] = Counter()
+    for line in log.read_text().splitlines():
+        words = line.split(maxsplit=2)
+        if len(words) == 3 and words[1] in ("ERROR", "CRITICAL"):
+            found[words[2][:160]] += 1
+    return found
+
+
+def soak(subject: Subject, minutes: float, seed: int) -> tuple[list[Table], bool]:
+    uvloop.run(first_visit(subject))
+    patience = min(SETTLING, minutes * 60)
+    before = uvloop.run(settled(subject, patience))
+    begun = time.monotonic()
+    run = Soak(subject, random.Random(seed), begun + minutes * 60)  # noqa: S311 - traffic
+    uvloop.run(run.carry_out())
+    after = uvloop.run(settled(subject, patience, before))
+    # Python, tantivy and the allocator take what they want for good in the first minutes.
+    steady = [size for size in run.sizes if size[0] > begun + minutes * 60 * 0.4]
+    grows = slope(steady) * 60
+    back = Table(
+        f"Soak: {minutes:g} minutes, before and after",
+        ["", "before", "after"],
+        note=f"Each when nothing runs, the second at most {patience:.0f} s after the last visit.",
+    )
+    numbers: list[tuple[str, Callable[[Alive], Any]]] = [
+        ("tasks", lambda alive: sum(alive.tasks.values())),
+        ("threads", lambda alive: alive.threads),
+        ("descriptors", lambda alive: alive.descriptors),
+        ("objects", lambda alive: f"{alive.objects:,}"),
+        ("RSS MB", lambda alive: f"{alive.size:.1f}"),
+    ]
+    for name, number in numbers:
+        back.row(name, str(number(before)), str(number(after)))
+    lasting = Table("Soak: all the while", ["", ""])
+    lasting.row("visits", f"{sum(run.done.values()):,}")
+    lasting.row("visits that went wrong", str(sum(run.wrong.values())))
+    lasting.row("errors in the daemon's log", str(sum(faults(subject.log).values())))
+    lasting.row("RSS MB, smallest, of the last 60 %", f"{min(s[1] for s in steady):.1f}")
+    lasting.row("RSS MB, largest, of the last 60 %", f"{max(s[1] for s in steady):.1f}")
+    lasting.row("RSS slope of it, MB a minute", f"{grows:+.2f}")
+    lasting.row("pings", f"{len(run.pings):,}")
+    lasting.row("ping p50 ms", f"{percentile(run.pings, 0.5):.1f}")
+    lasting.row("ping p99 ms", f"{percentile(run.pings, 0.99):.1f}")
+    lasting.row("ping max ms", f"{max(run.pings):.0f}")
+    visits = Table("Soak: visits", ["", "times", "slowest s"])
+    for name, count in run.done.most_common():
+        visits.row(name.replace("_", " "), f"{count:,}", f"{run.slowest[name]:.1f}")
+    for sentence, count in (run.wrong + faults(subject.log)).most_common(12):
+        print(f"WRONG {count}: {sentence}", flush=True)
+    left = Counter(after.tasks) - Counter(before.tasks)
+    if left:
+        print(f"TASKS LEFT: {dict(left)}", flush=True)
+    return [back, lasting, visits], not run.wrong and not left
+
+
+def run(arguments: list[str]) -> list[Table]:
+    parser = argparse.ArgumentParser(prog="python -m bench soak")
+    parser.add_argument("--minutes", type=float, default=MINUTES)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        with on_core(-1):
+            url, _ = stack.enter_context(model_process("--no-record", "--summary", "They talked."))
+        with on_core(0):
+            subject = stack.enter_context(daemon(scratch / "home", url))
+        stack.enter_context(on_core(-1))
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        tables, _ = soak(subject, options.minutes, options.seed)
+        return tables

@@ -1,0 +1,40 @@
+"""The soak, for as long as a test may take."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.soak import Alive, daemon, faults, is_back, soak
+from tests.model_server import model_process
+
+BEFORE = Alive(tasks={"a": 2, "b": 1}, threads=3, objects=10, descriptors=20, size=40.0)
+
+
+def test_more_tasks_or_descriptors_than_before_are_seen() -> None:
+    assert is_back(BEFORE, BEFORE)
+    more = Alive(tasks={"a": 2, "b": 2}, threads=3, objects=10, descriptors=20, size=40.0)
+    assert not is_back(more, BEFORE)
+    open_still = Alive(tasks={"a": 2, "b": 1}, threads=3, objects=10, descriptors=21, size=40.0)
+    assert not is_back(open_still, BEFORE)
+
+
+def test_what_the_daemon_itself_calls_an_error_is_found_in_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "stderr"
+    log.write_text(
+        "crabtalkd is ready: here\n"
+        "2026-01-01T00:00:00Z INFO  runtime.runtime: run done\n"
+        "2026-01-01T00:00:00Z ERROR storage.scribe: the scribe failed\n"
+        "Traceback (most recent call last):\n"
+    )
+    assert faults(log) == {"storage.scribe: the scribe failed": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_after_a_minute_of_everything_the_daemon_is_what_it_was(tmp_path: Path) -> None:
+    with (
+        model_process("--no-record", "--summary", "They talked.") as (url, _),
+        daemon(tmp_path / "home", url) as subject,
+    ):
+        _, is_well = soak(subject, 1, seed=7)
+    assert is_well
