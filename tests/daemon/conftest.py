@@ -8,17 +8,21 @@ import pytest
 from tests.daemon import served
 
 SUITES = {
-    *("test_stream", "test_server", "test_restart", "test_bus", "test_feed", "test_recall"),
-    *("test_seed_agent_first", "test_seed_conversations", "test_seed_multi_agent", "test_agents"),
+    *("test_stream", "test_restart", "test_seed_agent_first", "test_seed_conversations"),
+    "test_seed_multi_agent",
 }
+# Less about conversations: on PostgreSQL among the proofs that take minutes.
+SLOW = {"test_server", "test_bus", "test_feed", "test_recall", "test_agents"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     suite = metafunc.module.__name__.rpartition(".")[2]
     has_home = "tmp_path" in signature(metafunc.function).parameters
     is_about_files = metafunc.definition.get_closest_marker("on_files") is not None
-    if suite in SUITES and has_home and not is_about_files:
-        metafunc.parametrize("_backend", ["files", "postgres"], indirect=True)
+    if suite in SUITES | SLOW and has_home and not is_about_files:
+        marks = [pytest.mark.slow] if suite in SLOW else []
+        shared = pytest.param("postgres", marks=marks)
+        metafunc.parametrize("_backend", ["files", shared], indirect=True)
 
 
 @pytest.fixture(autouse=True)

@@ -123,7 +123,7 @@ async def under_fire(tmp_path: Path, seed: int, count: int) -> None:
 
 @pytest.mark.req("bounds.fuzz")
 async def test_frames_of_one_who_knows_the_protocol_surprise_nobody(tmp_path: Path) -> None:
-    await under_fire(tmp_path, SEED, 20_000)
+    await under_fire(tmp_path, SEED, 8_000)
 
 
 @pytest.mark.slow

@@ -211,7 +211,7 @@ async def test_a_stream_is_cancelled_when_its_tls_client_goes_away(
 async def test_a_caller_without_tls_disturbs_nobody(
     server_context: ssl.SSLContext, client_context: ssl.SSLContext
 ) -> None:
-    async with tcp(Limits(hello_timeout=0.2), tls=server_context) as (listener, port):
+    async with tcp(Limits(hello_timeout=1.5), tls=server_context) as (listener, port):
         plain = await RawPeer.tcp(port)
         plain.send(hello(TOKEN))
         silent = await RawPeer.tcp(port)

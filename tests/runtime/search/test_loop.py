@@ -72,7 +72,8 @@ async def test_the_loop_comes_round_while_a_huge_message_is_taken_in(home: Path)
             assert (await talk.one("needle")).message_id == 0
             await talk.committed()
             assert (await talk.one("needle")).message_id == 0
-        assert max(watch.stalls) < LONGEST_STALL
+        # Twice as long as elsewhere: to find the words of so long a text is one step of a thread.
+        assert max(watch.stalls) < 2 * LONGEST_STALL
 
 
 @pytest.mark.req("search.append.cost")

@@ -86,11 +86,12 @@ async def test_it_can_be_resized_in_the_middle_of_an_answer(tmp_path: Path, rewr
         spoken = STAMP.findall(page.messages[-1].content)
         seen = STAMP.findall(terminal.text)
         # What was on its way to the terminal when its size changed was drawn for another size: a
-        # line of that may stay. What was hidden by a narrower edge is gone.
+        # line of that may stay, or go. What was hidden by a narrower edge is gone.
         assert len(seen) - len(set(seen)) <= 3 * 5
         once = list(dict.fromkeys(seen))
         assert once == sorted(once)
-        assert once == spoken if rewraps else set(spoken[-20:]) <= set(once)
+        assert set(spoken[-20:]) <= set(once) <= set(spoken)
+        assert not rewraps or len(spoken) - len(once) <= 3 * 5
 
 
 @pytest.mark.req("chat.resize")

@@ -31,6 +31,9 @@ Closing = Callable[["Lease", str], Awaitable[None]]
 
 ENTER = "SELECT * FROM crabtalk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 LEAVE = "SELECT crabtalk_leave($1, $2, $3, $4)"
+FENCE_OFF = """
+UPDATE leases SET fence = crabtalk_fence() WHERE key = $1 AND fence = $2 RETURNING fence
+"""
 # Not by way of the line: the turn is over, and is only to be closed.
 TAKE_OVER = """
 UPDATE leases SET owner = $2, fence = crabtalk_fence(),
@@ -263,17 +266,23 @@ class Claims:
         lease = claim.lease
         if lease is not None:
             self._renew_no_more(lease)
-        fence = lease.fence if lease is not None else None
-        if fence is None and claim.ticket is None:
+        if lease is None and claim.ticket is None:
             return
         try:
             if lease is not None and lease.is_torn and not lease.is_lost:
+                await self._fence_off(lease)
                 await self._closing(lease, claim.run)
+            fence = lease.fence if lease is not None else None
             await self.database.change(LEAVE, claim.key, fence, claim.ticket, self.channel)
         except StorageError as error:
             # A lease that nobody renews expires, and its run is closed then; a ticket that nobody
             # knows of is found by the next beat.
             log.warning("a turn could not be given back; it expires by itself: %s", error)
+
+    async def _fence_off(self, lease: Lease) -> None:
+        """Whatever of ours is still on its way to the database is there then, or never will be."""
+        for row in await self.database.change(FENCE_OFF, lease.key, lease.fence):
+            lease.fence = row["fence"]
 
     def forget(self, claim: "Claim") -> None:
         if claim.lease is not None and self._held.get(claim.key) is claim.lease:
