@@ -67,6 +67,7 @@ async def check(tmp_path: Path, size_of: Callable[[str], int]) -> None:
         assert fired_at.peak < PEAK
 
 
+@pytest.mark.slow
 async def test_any_field_can_be_long(tmp_path: Path) -> None:
     await check(tmp_path, lambda told: WHOLE if told in WHOLE_FIELDS else PART)
 
@@ -108,6 +109,7 @@ def many() -> Iterator[wire.ClientMessage]:
     yield wire.ClientMessage(list_messages=page)
 
 
+@pytest.mark.slow
 async def test_any_list_can_be_long_and_anything_deep(tmp_path: Path) -> None:
     async with target(tmp_path) as fired_at:
         async with fired_at.beside() as watch:

@@ -46,6 +46,7 @@ def crowded(large: Path, tmp_path: Path) -> Iterator[Memory]:
     memory.close()
 
 
+@pytest.mark.slow
 @pytest.mark.req("memory.search.speed")
 def test_ten_thousand_entries_are_searched_in_about_a_millisecond(crowded: Memory) -> None:
     dice = random.Random(1)
@@ -58,6 +59,7 @@ def test_ten_thousand_entries_are_searched_in_about_a_millisecond(crowded: Memor
     assert typical(taken) < 0.005
 
 
+@pytest.mark.slow
 @pytest.mark.req("memory.write.cost")
 def test_a_write_does_not_notice_how_many_entries_there_are(
     crowded: Memory, tmp_path: Path

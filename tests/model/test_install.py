@@ -460,6 +460,7 @@ install(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.req("model.local.install")
 def test_killed_at_any_moment_of_unpacking_it_is_whole_or_not_there(
     shelf: Shelf, tmp_path: Path
@@ -562,6 +563,7 @@ def test_a_strange_address_is_refused(shelf: Shelf, tmp_path: Path) -> None:
         put(tmp_path, shelf, [ENGINE], locate=lambda _: {})
 
 
+@pytest.mark.slow
 def test_an_environment_without_pip_uses_the_one_python_carries(tmp_path: Path) -> None:
     """As `uv tool install` makes them. Without site-packages, this interpreter is one, too."""
     (tmp_path / "engine-1.0-py3-none-any.whl").write_bytes(ENGINE_WHEEL)

@@ -125,6 +125,7 @@ def test_pipx_is_asked_where_there_is_no_uv(machine: Machine) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.req("crabup.pull.pip")
 def test_without_either_pip_installs_into_an_environment_of_its_own(

@@ -24,6 +24,7 @@ async def found(client: Client) -> None:
                 return
 
 
+@pytest.mark.slow
 @pytest.mark.req("searchapp.tools")
 @pytest.mark.req("searchapp.killed")
 async def test_an_agent_searches_and_does_so_again_after_the_component_was_killed(

@@ -12,6 +12,7 @@ from apps.web.tests.gateway.world import world
 COUNT = 300
 
 
+@pytest.mark.slow
 @pytest.mark.one_loop
 @pytest.mark.timeout(120)
 @pytest.mark.req("gateway.many")
