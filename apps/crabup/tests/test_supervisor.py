@@ -112,6 +112,7 @@ def test_when_both_were_killed_a_start_starts_anew(machine: Machine) -> None:
     assert before.supervisor is not None
     assert before.child is not None
     before.supervisor.send(signal.SIGKILL)
+    until(lambda: not before.supervisor.is_alive())  # type: ignore[union-attr]
     before.child.send(signal.SIGKILL)
     until(lambda: not before.child.is_alive())  # type: ignore[union-attr]
     assert machine.ps()["dice"]["status"] == "stopped"

@@ -903,6 +903,7 @@ class Model:
         assert await said(self._storages[0], self._pair) == self._record
 
 
+@pytest.mark.slow
 @pytest.mark.req("fleet.fifo")
 @pytest.mark.req("fleet.fencing")
 @pytest.mark.timeout(180)
