@@ -903,7 +903,6 @@ class Model:
         assert await said(self._storages[0], self._pair) == self._record
 
 
-@pytest.mark.slow
 @pytest.mark.req("fleet.fifo")
 @pytest.mark.req("fleet.fencing")
 @pytest.mark.timeout(180)

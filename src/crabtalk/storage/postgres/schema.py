@@ -170,8 +170,6 @@ BEGIN
         AND (ticket IS NULL OR (NOT t.first, t.id) < (NOT _first, ticket))
         AND (ticket IS NOT NULL OR t.first OR NOT _first)
     ) THEN
-        SELECT l.run INTO dead_run FROM leases l
-        WHERE l.key = _key AND l.expires_at <= _now AND l.fence IS DISTINCT FROM _own FOR UPDATE;
         INSERT INTO leases AS l (key, agent, sender, owner, run, since, fence, expires_at)
         VALUES (_key, _agent, _sender, _daemon, _run,
             coalesce((SELECT c.last_seq FROM conversations c WHERE c.key = _key), 0),
@@ -179,7 +177,7 @@ BEGIN
         ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, fence = excluded.fence,
             expires_at = excluded.expires_at
         WHERE l.expires_at <= _now AND l.fence IS DISTINCT FROM _own
-        RETURNING l.fence INTO fence;
+        RETURNING l.fence, nullif(l.run, _run) INTO fence, dead_run;  -- whose turn it was
     END IF;
     IF fence IS NOT NULL THEN
         DELETE FROM tickets t WHERE t.id = ticket;
