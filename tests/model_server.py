@@ -582,6 +582,7 @@ class Connection(asyncio.Protocol):
                 return
             case "/v1/models":
                 made = {"object": "model", "created": 1700000000, "owned_by": "tests"}
+                made |= {"context_length": server.context} if server.context else {}
                 data = [{"id": name, **made} for name in server.models]
                 self.reply({"object": "list", "data": data})
             case "/control/requests":
@@ -627,6 +628,7 @@ class ModelServer:
 
     is_recording: bool = True
     models: list[str] = field(default_factory=lambda: ["scripted"])
+    context: int = 0  # tokens, as it says with its models; 0: it does not say
     summary: str = ""
     blind: bool = False
     url: str = ""  # where requests start, with /v1

@@ -8,7 +8,9 @@ The names below load the client when first used, so that a program which wants a
 `crabtalk.memory`) does not pay for it.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .late import late
 
 if TYPE_CHECKING:
     from .client import Client, ServerError, SyncClient, connect, connect_sync
@@ -22,9 +24,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import client
-
-    return getattr(client, name)
+__getattr__ = late(__name__, {"client": [name for name in __all__ if name != "__version__"]})

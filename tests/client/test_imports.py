@@ -14,11 +14,15 @@ print("\\n".join(sorted(set(sys.modules) - before)))
 
 
 def loaded(module: str) -> set[str]:
-    """Top-level packages, and for ours the rooms, that importing `module` brings in."""
+    """Top-level packages, and for ours the rooms, that importing `module` brings in.
+
+    Without `late`, by which the rest is not brought in.
+    """
     command = [sys.executable, "-c", LIST.format(module=module)]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     rooms = {".".join(name.split(".")[:2]) for name in names if name.startswith("crabtalk.")}
     packages = {name.split(".")[0] for name in names} - {"crabtalk"}
+    rooms.discard("crabtalk.late")
     return rooms | {p for p in packages if p not in sys.stdlib_module_names}
 
 

@@ -18,10 +18,12 @@ def read_systemd(text: str) -> SystemdUnit:
     """A unit file: continuation lines, comments, quotes, escapes, specifiers, variables."""
     values: dict[str, str] = {}
     for line in text.replace("\\\n", " ").split("\n"):
-        if line.strip() and line.lstrip()[0] not in "#;[":
+        # Of the characters that are blank to Unicode only these are to systemd.
+        line = line.strip(" \t\r")
+        if line and line[0] not in "#;[":
             name, _, value = line.partition("=")
             assert name not in values
-            values[name] = value.strip()
+            values[name] = value.lstrip(" \t\r")
     program, *arguments = systemd_words(values["ExecStart"])
     assert program.startswith("/")
     assert not re.search(r"""["'\\]""", program)
@@ -79,7 +81,7 @@ def expanded(text: str) -> str:
 
 def shown_words(line: str) -> list[str]:
     """A command line as systemd shows it: bare words, and quoted ones with shell and C escapes."""
-    words = re.findall(r'"((?:[^"\\]|\\.)*)"|(\S+)', line)
+    words = re.findall(r'"((?:[^"\\]|\\.)*)"|([^ ]+)', line)
     return [bare or unescaped(quoted) for quoted, bare in words]
 
 
@@ -88,7 +90,7 @@ def unescaped(text: str) -> str:
         code = found[1]
         if code[0] == "x":
             return chr(int(code[1:], 16))
-        if code.isdigit():
+        if len(code) == 3:
             return chr(int(code, 8))
         return SIMPLE.get(code, code)
 

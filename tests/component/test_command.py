@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from crabtalk import component
-from crabtalk.component.command import json_line, one_line, table, visible
+from crabtalk.component.command import counted, json_line, one_line, table, visible
 
 
 @pytest.mark.req("component.command.light")
@@ -17,15 +16,6 @@ def test_a_command_line_waits_for_no_loop_and_no_wire() -> None:
     assert loaded.isdisjoint({"asyncio", "google.protobuf", "crabtalk.transport"})
     ours = {name for name in loaded if name.startswith("crabtalk.component.")}
     assert all(name.startswith("crabtalk.component.command") for name in ours)
-
-
-@pytest.mark.req("component.command.light")
-def test_what_a_component_needs_is_there_all_the_same() -> None:
-    assert all(getattr(component, name) is not None for name in component.__all__)
-    listed = [name for names in component.MODULES.values() for name in names]
-    assert sorted(listed) == component.__all__
-    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
-        component.Nothing  # noqa: B018
 
 
 @pytest.mark.req("component.command.visible")
@@ -46,3 +36,8 @@ def test_half_a_character_is_shown_as_what_it_is() -> None:
 @pytest.mark.req("component.command.table")
 def test_columns_stand_below_each_other_in_any_script() -> None:
     assert table([["数数", "x", "y"], ["a", "long", ""]]) == "数数  x     y\na     long"
+
+
+def test_one_is_one_and_none_are_many() -> None:
+    told = [counted(number, "message") for number in (0, 1, 2)]
+    assert told == ["0 messages", "1 message", "2 messages"]

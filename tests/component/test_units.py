@@ -33,6 +33,7 @@ SCHTASKS = Schtasks(never, NOWHERE)
 
 # What quoting rules are about, more often than chance would have it.
 WORDS = ["%h", "%%", "$HOME", "${HOME}", "$$", "\\n", "]]>", "é", "日本", "\N{ZERO WIDTH SPACE}"]
+WORDS += ["\x85", "\N{LINE SEPARATOR}", "\N{NO-BREAK SPACE}"]
 pieces = st.sampled_from([*"%$\"'\\;#\n\t &<>=~@-\x01\x7f\r`", *WORDS])
 texts = (
     st.lists(st.one_of(pieces, st.text(max_size=3)), max_size=6)

@@ -1,5 +1,6 @@
 """The command line itself: help that fits a screen, a version, usage errors."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,48 @@ def test_an_empty_home_is_refused_rather_than_taken_for_the_current_directory() 
     result = crabtalkd("run", "--home", "")
     assert result.returncode == 2
     assert "it is empty" in result.stderr
+
+
+@pytest.mark.req("config.check")
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('[limits]\nmcp_wait_seconds = "a"\n', "mcp_wait_seconds must be a whole number"),
+        ('[daemon]\ntls_cert = "c"\ntls_key = "k"\n', "cannot be used"),
+        ("[llm]\nbogus = 1\n", "[llm] has bogus, which means nothing there"),
+        ("[llm", "is not valid TOML"),
+    ],
+)
+def test_a_config_no_daemon_could_use_is_found_without_one(
+    home: Path, text: str, sentence: str
+) -> None:
+    home.mkdir()
+    path = home / "config.toml"
+    path.write_text(text)
+    result = crabtalkd("check", "--home", str(home))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert str(path) in result.stderr
+    assert sentence in result.stderr
+    result = crabtalkd("check", "--json", "--home", str(home))
+    assert result.returncode == 1
+    assert sentence in json.loads(result.stdout)["problem"]
+    assert [each.name for each in home.iterdir()] == ["config.toml"]
+
+
+@pytest.mark.req("config.check")
+def test_words_nobody_reads_are_named_and_no_failure(home: Path) -> None:
+    assert crabtalkd("check", "--home", str(home)).returncode == 0
+    home.mkdir()
+    path = home / "config.toml"
+    path.write_text('[daemn]\n[daemon]\nmodl = "m"\n[skills]\nexternl = true\n')
+    result = crabtalkd("check", "--home", str(home))
+    assert result.returncode == 0
+    assert result.stderr == (
+        f"crabtalkd: {path} has [daemn], which means nothing here and is ignored\n"
+        f"crabtalkd: {path} has modl in [daemon], which means nothing here and is ignored\n"
+        f"crabtalkd: {path} has externl in [skills], which means nothing here and is ignored\n"
+        f"{path} can be used\n"
+    )
 
 
 def test_the_module_is_the_command() -> None:

@@ -9,8 +9,9 @@ import pytest
 from crabtalk.client import connect
 from tests.crash.process import prepare
 from tests.daemon.child import Child
-from tests.daemon.publishers import ping, publish
+from tests.daemon.publishers import publish
 from tests.daemon.served import PATIENCE, within
+from tests.hostile.target import Watch
 from tests.model_server import ModelServer, model_server
 
 pytestmark = pytest.mark.one_loop
@@ -20,9 +21,9 @@ SUBSCRIPTIONS = 1000
 WAITING = 300
 EVENTS = 15_000
 RATE = 10_000
-# Of the daemon's own time, between a ping and its answer. How long that takes by the clock depends
+# Between a ping and its answer, of the daemon's own time. How long that takes by the clock depends
 # on what else runs beside the tests; the bench measures it.
-PING_P99_MS = 100
+BLOCKED = 0.1
 RSS_MB = 120
 
 
@@ -46,29 +47,20 @@ def peak_mb(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def cpu_seconds(pid: int) -> float:
-    """That its event loop has run."""
-    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
-
-
-async def flood(
-    home: Path, child: Child, sources: list[str]
-) -> tuple[dict[str, int], set[str], list[float]]:
-    """What was answered, with which reasons, and how long pings took of the daemon's time."""
-    is_over = asyncio.Event()
-    pinging = asyncio.ensure_future(ping(home, is_over, lambda: cpu_seconds(child.pid)))
-    try:
-        answers, reasons, _ = await publish(home, sources, rate=RATE, count=EVENTS)
-    finally:
-        is_over.set()
-    pings = await within(pinging)
+async def flood(home: Path, child: Child, sources: list[str]) -> tuple[dict[str, int], set[str]]:
+    """What was answered, and with which reasons. Meanwhile each ping is answered, and soon."""
+    watch = Watch(child.pid)
+    async with connect(home=home) as client:
+        pinging = asyncio.ensure_future(watch.ping(client))
+        try:
+            answers, reasons, _ = await publish(home, sources, rate=RATE, count=EVENTS)
+        finally:
+            watch.is_over.set()
+            await within(pinging)
+    watch.check(BLOCKED)
     assert peak_mb(child.pid) < RSS_MB
     assert sum(answers.values()) == EVENTS
-    return dict(answers), reasons, pings
-
-
-def p99(samples: list[float]) -> float:
-    return sorted(samples)[int(len(samples) * 0.99)]
+    return dict(answers), reasons
 
 
 @pytest.mark.req("events.flood")
@@ -84,12 +76,10 @@ async def test_every_event_of_a_flood_is_run_or_refused_and_counted_and_no_ping_
         try:
             await child.start()
             sources = [f"x{n}" for n in range(SUBSCRIPTIONS)]
-            answers, reasons, pings = await flood(home, child, sources)
+            answers, reasons = await flood(home, child, sources)
             assert set(answers) == {"accepted", "503"}
             assert answers["accepted"] > WAITING
             assert all("waiting already; publish it later" in reason for reason in reasons)
-            assert len(pings) > 20
-            assert p99(pings) < PING_P99_MS
             await run_to_the_end(home, model, answers["accepted"])
             async with connect(home=home) as client:
                 assert len((await client.list_subscriptions()).subscriptions) == SUBSCRIPTIONS
@@ -123,9 +113,8 @@ async def test_events_that_nobody_waits_for_cost_nobody_anything(home: Path) -> 
         child = Child(home)
         try:
             await child.start()
-            answers, _, pings = await flood(home, child, [f"y{n}" for n in range(1000)])
+            answers, _ = await flood(home, child, [f"y{n}" for n in range(1000)])
             assert answers == {"accepted": EVENTS}
-            assert p99(pings) < PING_P99_MS
             assert model.asked == 0
             async with connect(home=home) as client:
                 assert list((await client.get_stats()).problems) == []

@@ -4,15 +4,18 @@ import asyncio
 import json
 import os
 import pty
+import signal
 import stat
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from crabtalk.client import connect
 from crabtalk.daemon.setup import with_provider
 from crabtalk.model import ProviderSettings
 from tests.daemon.command import WARM, installed
+from tests.daemon.test_process import daemon
 from tests.model.fake import Answer, vendor
 
 # What it tests is in processes with loops of their own.
@@ -137,6 +140,62 @@ async def test_setup_never_prompts_without_a_terminal(home: Path) -> None:
 
 
 @pytest.mark.req("setup.writes_config")
+@pytest.mark.req("setup.taken_up")
+async def test_a_daemon_that_runs_takes_up_what_was_set_up(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first question started it, when there was no model yet."""
+    for name in os.environ.keys() - keyless().keys():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+    configure(home, "")
+    async with (
+        vendor(lambda _: LISTING) as fake,
+        daemon(home, "--tcp", "off"),
+        connect(home=home) as client,
+    ):
+        _, out, _ = await crabtalkd("status", "--home", str(home))
+        assert "not known yet; `crabtalkd models` says which would answer" in out
+        status, _, err = await crabtalkd(
+            *("setup", "--home", str(home), "--kind", "openai", "--base-url", fake.url),
+            *("--api-key", "sk-mine", "--model", "m5"),
+        )
+        assert status == 0
+        assert err.endswith("the daemon that runs has taken it up\n")
+        assert (await client.get_stats()).active_model == "m5"
+
+
+@pytest.mark.req("setup.taken_up")
+async def test_what_a_daemon_that_runs_cannot_take_up_is_told_and_set_up_all_the_same(
+    home: Path,
+) -> None:
+    configure(home, "")
+    async with vendor(lambda _: LISTING) as fake, daemon(home, "--tcp", "off"):
+
+        async def set_up(model: str) -> tuple[int | None, str]:
+            status, _, err = await crabtalkd(
+                *("setup", "--home", str(home), "--kind", "openai", "--base-url", fake.url),
+                *("--api-key", "sk-mine", "--model", model),
+            )
+            written = tomllib.loads((home / "config.toml").read_text())
+            assert written["daemon"]["model"] == model
+            return status, err
+
+        (home / "agents").mkdir(exist_ok=True)
+        (home / "agents" / "broken.toml").write_text("prompt =")
+        status, err = await set_up("m5")
+        assert status == 0
+        assert "broken.toml" in err
+        assert err.endswith("taken it up, but for what is said above\n")
+        with (home / "config.toml").open("a") as file:
+            file.write('[limits]\nconnections = "many"\n')
+        status, err = await set_up("m6")
+        assert status == 0
+        assert "crabtalkd: the daemon that runs has not taken it up: " in err
+        assert "connections" in err.splitlines()[-1]
+
+
+@pytest.mark.req("setup.writes_config")
 def test_the_rest_of_the_file_is_left_alone() -> None:
     before = """# mine
 [daemon]
@@ -199,6 +258,13 @@ class Terminal:
     def type(self, line: str) -> None:
         os.write(self._ours, f"{line}\n".encode())
 
+    def interrupt(self) -> None:
+        """As Ctrl+C does, once it waits for a line: a signal just before that goes unnoticed."""
+        status = Path(f"/proc/{self._process.pid}/stat")
+        while status.read_text().rpartition(")")[2].split()[0] != "S":
+            pass
+        self._process.send_signal(signal.SIGINT)
+
     def close(self) -> int:
         try:
             while piece := os.read(self._ours, 1024):
@@ -207,6 +273,19 @@ class Terminal:
             pass
         os.close(self._ours)
         return self._process.ended()
+
+
+@pytest.mark.req("setup.writes_config")
+async def test_ctrl_c_leaves_it_and_writes_nothing(home: Path) -> None:
+    def walk() -> tuple[int, str]:
+        terminal = Terminal("setup", "--home", str(home), OPENAI_API_KEY="sk-env")
+        terminal.until("Number [1]: ")
+        terminal.interrupt()
+        return terminal.close(), terminal.seen
+
+    status, seen = await asyncio.to_thread(walk)
+    assert (status, "Aborted" in seen) == (130, False)
+    assert not (home / "config.toml").exists()
 
 
 @pytest.mark.req("setup.writes_config")

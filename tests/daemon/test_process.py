@@ -1,6 +1,7 @@
 """crabtalkd as users run it: a real process, started, talked to, interrupted, killed."""
 
 import asyncio
+import os
 import shutil
 import signal
 import socket
@@ -20,7 +21,7 @@ from crabtalk.protocol import wire
 from crabtalk.transport import DEFAULT_PORT, RunFiles
 from tests.daemon.command import CRABTALKD, WARM
 from tests.scripted import RawPeer, ping
-from tests.warm import PIPE, Started
+from tests.warm import PATIENCE, PIPE, Started
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop
@@ -167,6 +168,24 @@ async def test_a_signal_ends_it_cleanly(home: Path, number: signal.Signals) -> N
         assert sorted(p.name for p in running.run.directory.iterdir()) == ["crabtalk.lock", "token"]
         assert running.process.stderr is not None
         assert await running.process.stderr.read() == b""
+
+
+@pytest.mark.req("daemon.shutdown.order")
+async def test_ctrl_c_before_it_is_ready_ends_it_without_a_word(home: Path) -> None:
+    """A configuration that does not come, for it is a pipe, keeps it there."""
+    home.mkdir(0o700)
+    os.mkfifo(home / "config.toml")
+    process = WARM.start("run", "--home", home, *ANY_PORT, stderr=PIPE)
+    async with asyncio.timeout(PATIENCE):
+        writing = None
+        while writing is None:
+            with suppress(OSError):  # nobody reads it yet
+                writing = os.open(home / "config.toml", os.O_WRONLY | os.O_NONBLOCK)
+            await asyncio.sleep(0)
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+        os.close(writing)
+    assert (process.returncode, err) == (130, b"")
 
 
 @pytest.mark.req("daemon.restart.recovers")
@@ -382,7 +401,7 @@ async def test_with_tls_it_serves_other_machines(home: Path) -> None:
 
 
 async def test_it_promises_no_more_connections_than_it_has_descriptors(home: Path) -> None:
-    limited = f"ulimit -n 200; exec {CRABTALKD} run --home {home} --tcp off"
+    limited = f"ulimit -n 328; exec {CRABTALKD} run --home {home} --tcp off"
     process = await asyncio.create_subprocess_shell(limited, stderr=PIPE)
     assert process.stderr is not None
     assert b"ready" in await process.stderr.readline()
@@ -392,10 +411,27 @@ async def test_it_promises_no_more_connections_than_it_has_descriptors(home: Pat
         peer.send(ping())
         answers.append(await peer.read())
     kinds = [a.WhichOneof("msg") if a else None for a in answers]
-    assert kinds.count("pong") == 200 - 128
+    # 256 are for its own files and for callers at the doors; then each takes one, its turn two.
+    assert kinds.count("pong") == (328 - 256) // 3
     assert kinds.count("error") > 0
     for peer in peers:
         await peer.close()
     process.terminate()
     await process.communicate()
     assert process.returncode == 0
+
+
+@pytest.mark.req("bounds.descriptors")
+async def test_fewer_turns_than_the_limits_say_are_told_though_all_connections_have_room(
+    home: Path,
+) -> None:
+    home.mkdir()
+    (home / "config.toml").write_text("[limits]\nconnections = 1\n")
+    limited = f"ulimit -n 328; exec {CRABTALKD} run --home {home} --tcp off"
+    process = await asyncio.create_subprocess_shell(limited, stderr=PIPE)
+    assert process.stderr is not None
+    async with asyncio.timeout(PATIENCE):
+        assert b"ready" in await process.stderr.readline()
+        process.terminate()
+        _, said = await process.communicate()
+    assert b"room for 1 connections and 35 turns" in said

@@ -4,7 +4,7 @@ import pytest
 
 from crabtalk.daemon.progress import BAR, Progress, bar
 
-MB = 1 << 20
+MB = 1_000_000
 
 
 def test_the_bar_fills_up() -> None:

@@ -78,6 +78,20 @@ async def test_a_run_finishes_where_it_began_and_new_turns_go_to_the_new_provide
         await becomes(lambda: not daemon.model.connections)  # the old one is let go of
 
 
+@pytest.mark.req("reload.model")
+async def test_which_model_answers_is_known_again_after_a_reload_if_it_was_before(
+    tmp_path: Path,
+) -> None:
+    any_model = CONFIG.replace('model = "scripted"\n', "")
+    async with served(tmp_path, config=any_model) as daemon, daemon.client() as client:
+        await client.reload()
+        assert not daemon.daemon.models.active  # nobody has needed one yet, so nobody looks
+        await client.send("crab", "hello")
+        daemon.model.models[:] = ["another"]
+        await asyncio.gather(*(client.reload() for _ in range(5)))
+        await becomes(lambda: daemon.daemon.models.active == "another")
+
+
 @pytest.mark.req("reload.refused")
 @pytest.mark.parametrize(
     "broken",
@@ -104,6 +118,24 @@ async def test_a_config_that_cannot_be_used_is_refused_and_the_old_one_stays(
         assert (await client.send("crab", "after")).content == "heard: after"
         assert len(shown(daemon.model.requests[-1])) == 4
         assert await refused(client.get_agent("owl")) == 404  # all of it or nothing
+        assert list((await client.get_stats()).problems) == []
+
+
+@pytest.mark.req("config.check")
+async def test_words_in_the_configuration_that_nobody_reads_are_a_problem_until_they_are_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(tmp_path, config=f"[daemn]\n{CONFIG}") as daemon, daemon.client() as client:
+        told = f"{daemon.home}/config.toml has {{}}, which means nothing here and is ignored"
+        await client.list_agents()  # answered when it is ready
+        assert list((await client.get_stats()).problems) == [told.format("[daemn]")]
+        url = daemon.model.url
+        daemon.configure(f'[daemon]\nmodl = "m"\n{CONFIG.replace("{url}", url)}')
+        await client.reload()
+        assert list((await client.get_stats()).problems) == [told.format("modl in [daemon]")]
+        assert told.format("modl in [daemon]") in caplog.messages
+        daemon.configure(CONFIG.replace("{url}", url))
+        await client.reload()
         assert list((await client.get_stats()).problems) == []
 
 
@@ -138,6 +170,31 @@ async def test_a_provider_that_is_down_is_an_error_of_the_turn_and_of_nothing_el
         assert [text for _, text in shown(daemon.model.requests[0])[1:]] == [
             *("hello", "are you there?", "and now?"),
         ]
+
+
+@pytest.mark.req("daemon.start.bad_settings")
+async def test_settings_that_cannot_be_used_say_where_and_what_to_write_and_when_it_counts(
+    tmp_path: Path,
+) -> None:
+    async with (
+        served(tmp_path, config="[llm]\nbase_url = 3\n") as daemon,
+        daemon.client() as client,
+    ):
+        sentence = (
+            f"{daemon.home}/config.toml: base_url in [llm] must be text: "
+            f'write it in "quotes"; mend it, then `crabtalkd reload --home {daemon.home}`'
+        )
+        assert list((await client.get_stats()).problems) == [sentence]
+        assert ending(await told(client.stream("crab", "hello"))).error == sentence
+
+
+@pytest.mark.req("daemon.start.bad_settings")
+async def test_who_has_no_model_is_told_how_to_set_one_up_in_this_home(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        registry = await daemon.daemon.models.registry()
+        assert registry.no_model == (
+            f"no model is set up; `crabtalkd setup --home {daemon.home}` helps with that"
+        )
 
 
 @pytest.mark.req("daemon.start.bad_settings")

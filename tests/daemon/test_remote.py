@@ -167,6 +167,21 @@ async def test_status_says_how_the_daemon_is(home: Path) -> None:
 
 
 @pytest.mark.req("cli.status")
+async def test_status_counts_what_runs(home: Path) -> None:
+    async with (
+        model_server() as model,
+        running(home, model.url),
+        connect(home=home) as client,
+    ):
+        sending = asyncio.ensure_future(client.send("crab", "!say x\n!wait"))
+        await model.until_waiting()
+        _, out, _ = await crabtalkd(home, "status")
+        assert "conversations  1 in memory, 1 turn running\n" in out
+        model.release()
+        await sending
+
+
+@pytest.mark.req("cli.status")
 async def test_status_shows_what_is_wrong(home: Path) -> None:
     prepare(home, AGENTS, "")
     (home / "agents" / "owl.toml").write_text("prompt = ")

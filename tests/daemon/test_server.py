@@ -435,6 +435,17 @@ async def test_models_are_listed_with_the_active_one(tmp_path: Path) -> None:
         assert (await client.get_stats()).active_model == "scripted"
 
 
+@pytest.mark.parametrize(("said", "told"), [(0, 0), (4096, 4096), (-1, 0), (1 << 70, 0)])
+@pytest.mark.req("models.context")
+async def test_a_model_is_listed_with_what_it_reads_where_that_is_known(
+    tmp_path: Path, said: int, told: int
+) -> None:
+    async with served(tmp_path, config=ANY_MODEL) as daemon, daemon.client() as client:
+        daemon.model.context = said
+        (model,) = (await client.list_models()).models
+        assert (model.HasField("context_limit"), model.context_limit) == (told > 0, told)
+
+
 @pytest.mark.req("models.set_active")
 async def test_the_active_model_is_used_at_once_and_written_down_beside_what_people_wrote(
     tmp_path: Path,

@@ -1,5 +1,6 @@
 """docs/reference/files.md names every file that there is in a home, while it is used and after."""
 
+import asyncio
 import re
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from apps.tui.tests.chat.terminal import ENTER, chatting, ctrl
 from tests.docs.pages import blocks, text_of
 from tests.docs.place import Place, place
 
@@ -49,6 +51,16 @@ def files(home: Path) -> set[str]:
     }
 
 
+async def chatted(home: Path) -> None:
+    async with chatting(home) as terminal:
+        await terminal.until_view("ready")
+        terminal.type(f"good morning{ENTER}")
+        await terminal.until("heard: good morning")
+        await terminal.until_view("ready")
+        terminal.type(ctrl("D"))
+        assert await terminal.left() == 0
+
+
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Place]:
     with place(tmp_path) as made:
@@ -65,11 +77,12 @@ def test_every_file_of_a_home_is_on_the_page(reader: Place) -> None:
     component = reader.directory / "dice.py"
     component.write_text(dice.code)
     reader.shell(USED)
+    asyncio.run(chatted(reader.home))
     reader.served([sys.executable, component], "is ready")
-    reader.served(["crabtalk-web", "up"], "Open this on your device")
+    reader.served(["crabtalk-web", "up"], "No other device can open it")
     there = files(reader.home)
     assert {"run/crabtalk.sock", "run/token", "memory/crab.crmem", "logs/dice.log"} <= there
-    assert {"run/telegram.pairing", "events/subscriptions.toml"} <= there
+    assert {"run/telegram.pairing", "events/subscriptions.toml", "history"} <= there
     assert sorted(path for path in there if not is_named(path)) == []
     reader.shell("crabtalkd stop")
     afterwards = files(reader.home)

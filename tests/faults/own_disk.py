@@ -20,6 +20,8 @@ from tests.warm import PIPE
 SIZE = "512k"
 # A namespace of users too: that one needs no root.
 APART = ("unshare", "--user", "--map-root-user", "--mount")
+# To make it read-only, twenty a second.
+TRIES = 200
 MOUNT = f'mount -t tmpfs -o size={SIZE},mode=700 tmpfs "$0" && cd "$0"'
 
 
@@ -52,9 +54,11 @@ class OwnDisk:
         self._filler.unlink()
 
     async def make_read_only(self) -> None:
-        """For whatever is opened from now on."""
+        """For whatever is opened from now on. Not while a file is being written to."""
         path = self._path
-        await self._inside(f"mount --bind {path} {path} && mount -o remount,bind,ro {path}")
+        trying = f"mount -o remount,bind,ro {path} && exit; sleep 0.05"
+        again = f"for _ in $(seq {TRIES}); do {trying}; done; false"
+        await self._inside(f"mount --bind {path} {path} && {{ {again}; }}")
 
     async def make_writable(self) -> None:
         await self._inside(f"umount -l {self._path}")

@@ -35,8 +35,9 @@ def config(model: ModelServer) -> str:
 
 
 def files(disk: OwnDisk) -> set[Path]:
-    """All but the logs."""
-    return {path for path in disk.home.rglob("*") if path.is_file() and "logs" not in path.parts}
+    """All but the logs, and the index of what was said, which is worked on in its own time."""
+    paths = (path for path in disk.home.rglob("*") if path.is_file())
+    return {path for path in paths if not {"logs", "index"} & set(path.parts)}
 
 
 async def ready(disk: OwnDisk) -> None:

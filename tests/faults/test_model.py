@@ -158,6 +158,8 @@ COMPLETE = {
     "the last chunk is missing": Bytes(
         CHUNKED + b"%x\r\n%b\r\n" % (len(delta("one", "stop")), delta("one", "stop"))
     ),
+    "it is cut in its price": Bytes(http(delta("one", "stop") + b'data: {"choices":[],"usa')),
+    "it is cut in the word for its end": Bytes(http(delta("one", "stop") + b"data: [DO")),
     "garbage follows": Bytes(http(delta("one", "stop") + DONE + b"data: {no\n\n")),
     "its price is nonsense": Bytes(
         http(delta("one", "stop") + event({"usage": {"prompt_tokens": "x"}}) + DONE)

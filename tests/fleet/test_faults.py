@@ -3,7 +3,6 @@ was not written, and a daemon that goes on by itself once it is back."""
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.daemon.served import AGENTS, CONFIG, Served, becomes, ending, told, u
 from tests.fleet.several import STORAGE, one, put_agents
 from tests.model_server import model_server
 from tests.postgres import Mode, Server, perform
+from tests.stalls import stalls
 
 MODES: tuple[Mode, ...] = ("fast", "immediate")
 LEASE, STATEMENT = 1.0, 0.5
@@ -178,35 +178,17 @@ async def test_the_loop_is_free_while_the_database_is_away(
         await serves_again(client)
         worst = []
         for _ in range(5):  # a busy machine may be late; a loop that is held up always is
-            async with measured() as gaps:
+            async with stalls() as late:
                 await asyncio.to_thread(private_postgres.stop, mode)
                 for _ in range(20):
                     await refusal(client.send("crab", "!say x"))
                     await asyncio.sleep(0.01)
                 await asyncio.to_thread(private_postgres.start)
                 await serves_again(client)
-            worst.append(max(gaps))
+            worst.append(max(late))
             if worst[-1] < HELD:
                 break
         assert min(worst) < HELD, worst
-
-
-@asynccontextmanager
-async def measured() -> AsyncIterator[list[float]]:
-    """How late the loop was each time something was due, in seconds."""
-    gaps: list[float] = []
-
-    async def tick() -> None:
-        while True:
-            due = time.monotonic() + 0.005
-            await asyncio.sleep(0.005)
-            gaps.append(time.monotonic() - due)
-
-    task = asyncio.ensure_future(tick())
-    try:
-        yield gaps
-    finally:
-        task.cancel()
 
 
 # ── Slow ───────────────────────────────────────────────────────────────────────────────────────

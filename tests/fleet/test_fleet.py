@@ -2,22 +2,28 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from crabtalk.client import Client, ServerError
+from crabtalk.client import Client, ServerError, connect
 from crabtalk.daemon.relay import Relay
 from crabtalk.protocol import wire
 from crabtalk.runtime import Scope, SessionIndex
-from tests.daemon.served import Served, becomes, following, refused, until, within
+from crabtalk.storage import Pair
+from crabtalk.storage.postgres import PostgresStorage
+from crabtalk.transport import Door, TcpAddress, listen_tcp
+from tests.daemon.served import PATIENCE, Served, becomes, following, refused, until, within
+from tests.fleet.balancer import balancing
 from tests.fleet.several import several
 from tests.postgres import perform
 
 QUESTION = {"question": "Which?", "header": "Pick", "options": [{"label": "a"}, {"label": "b"}]}
 ASK = f"!tool ask_user {json.dumps({'questions': [QUESTION]})}\n!then\n!say thanks"
+FLEET = "crabtalk.daemon.fleet"
 TICKETS = "SELECT count(*) AS waiting FROM tickets"
 
 
@@ -106,6 +112,28 @@ async def test_a_turn_waits_for_another_daemons_and_not_for_other_conversations(
         await within(slow)
 
 
+@pytest.mark.req("fleet.balanced")
+async def test_a_client_behind_a_load_balancer_notices_nothing_of_it(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as daemons:
+        ports = []
+        for daemon in daemons:
+            sock = listen_tcp(TcpAddress("127.0.0.1", 0))
+            daemon.listener.open(sock, Door("tcp", token="shared"))
+            ports.append(sock.getsockname()[1])
+        async with balancing(*ports) as balancer:
+            for number in range(6):
+                # A connection each, and so another daemon each time.
+                address = f"tcp:127.0.0.1:{balancer.port}"
+                async with connect(address, token="shared", timeout=PATIENCE) as client:
+                    answer = await client.send("crab", f"!say answer {number}")
+                    assert answer.content == f"answer {number}"
+                    page = await client.list_messages("crab")
+            assert set(balancer.served) == set(ports)
+            assert [m.content for m in page.messages][1::2] == [f"answer {n}" for n in range(6)]
+
+
 # ── What is about a turn elsewhere ─────────────────────────────────────────────────────────────
 
 
@@ -146,6 +174,27 @@ async def test_a_question_is_answered_and_seen_from_any_daemon(
         assert (await until(stream, wire.StreamEnd)).error == ""
         assert (await until(next_one, wire.StreamEnd)).error == ""
         assert await refused(there.reply_to_ask("crab", "late")) == 404
+
+
+async def test_a_daemon_of_another_version_that_cannot_say_what_it_asks_is_a_line_in_the_log(
+    tmp_path: Path, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, FLEET)
+    old = PostgresStorage(tmp_path, postgres_url)  # with nobody who would answer questions
+    async with several(tmp_path, postgres_url, 1) as (one,), AsyncExitStack() as stack:
+        stack.push_async_callback(old.close)
+        await old.open()
+        turn = old.claim(Pair("crab", "user"), "r1")
+        await within(turn.reach())
+        async with one.client() as client:
+            stream = client.stream("crab", "!say next")
+            heard = asyncio.ensure_future(until(stream, wire.StreamEnd))
+            await becomes(lambda: any(record.name == FLEET for record in caplog.records))
+            turn.leave()
+            assert (await within(heard)).error == ""
+    (record,) = [record for record in caplog.records if record.name == FLEET]
+    assert "is of another version" in record.getMessage()
+    assert (record.levelno, record.exc_info) == (logging.INFO, None)
 
 
 @pytest.mark.req("fleet.routing")
@@ -230,6 +279,31 @@ async def test_whoever_comes_to_a_feed_hears_what_is_asked_elsewhere(
             (event,) = [e for e in feed.events if e.kind == wire.ASK_USER]
             assert event.ask.ask_id == asked.ask_id
         await there.reply_to_ask("crab", "x")
+        await until(stream, wire.StreamEnd)
+
+
+# Daemons that died a moment ago: nobody knows yet, and they are the first to be asked. Asked one
+# after the other, they would keep whoever asks longer than any test has patience.
+JUST_DIED = """
+INSERT INTO daemons (id, name, version, started_at, expires_at)
+SELECT gen_random_uuid(), 'silent ' || number, '0', '2020-01-01', now() + interval '1 hour'
+FROM generate_series(1, 8) AS number
+"""
+
+
+@pytest.mark.req("fleet.feed")
+async def test_daemons_that_do_not_answer_keep_nobody_from_hearing_what_the_others_ask(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two), one.client() as here:
+        perform(postgres_url, JUST_DIED)
+        stream = here.stream("crab", ASK)
+        asked = await until(stream, wire.AskUserEvent)
+        async with following(two, all_kinds=True) as feed:
+            await becomes(lambda: any(e.kind == wire.ASK_USER for e in feed.events))
+            (event,) = [e for e in feed.events if e.kind == wire.ASK_USER]
+            assert event.ask.ask_id == asked.ask_id
+        await here.reply_to_ask("crab", "x")
         await until(stream, wire.StreamEnd)
 
 

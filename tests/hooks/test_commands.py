@@ -1,9 +1,11 @@
 """Deny lists: what a command line would run, however it is written."""
 
+import os
 import shlex
+import subprocess
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crabtalk.hooks.commands import denied, is_entry
@@ -24,6 +26,8 @@ DENY = ("rm -rf", "git push", "curl", "dd --force")
         ('r"m" -rf x', "rm -rf"),
         (r"r\m '-rf' x", "rm -rf"),
         ("$'\\x72m' -rf x", "rm -rf"),
+        ("$'\\x{172}m' -rf x", "rm -rf"),
+        ("$'r\\0x'm -rf x", "rm -rf"),
         ("r\\\nm -rf x", "rm -rf"),
         ("ls; rm -rf x", "rm -rf"),
         ("ls && rm -rf x", "rm -rf"),
@@ -170,6 +174,25 @@ def test_an_entry_that_could_never_match_is_none(text: str) -> None:
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1))
 def test_quoted_words_come_out_as_they_went_in(words: list[str]) -> None:
     assert simple_commands(shlex.join(["x", *words])) == [["x", *words]]
+
+
+ESCAPED = ["x", "x{", "u", "U", "c", "0", "e", ";", "\\", "'", "é"]
+PIECES = [*(f"\\{one}" for one in ESCAPED), *'7dFé"{}?']
+
+
+@pytest.mark.req("bash.deny.parsed")
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
+def test_what_a_backslash_spells_is_what_bash_makes_of_it(text: str) -> None:
+    quoted = f"$'{text}'"
+    ((_, word),) = simple_commands(f"x .{quoted}")
+    script = f"printf %s .{quoted}".encode()
+    env = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+    said = subprocess.run(["bash"], input=script, env=env, capture_output=True, check=True).stdout
+    if word == ".$":  # unknown: a number that no character has
+        assert "\\U" in text
+    else:
+        assert os.fsencode(word) == said
 
 
 @given(st.text(st.sampled_from("rm -f$(){}`'\"\\;&|<>#\nEOFx=[]*")))

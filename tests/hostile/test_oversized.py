@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from crabtalk.protocol import MAX_FRAME, ROUTES, Shape, has_too_many_parts, wire
+from crabtalk.protocol import MAX_FRAME, ROUTES, Shape, wire
 from tests.hostile.documents import odd_bytes
 from tests.hostile.frames import DELIMITED, framed, put
 from tests.hostile.target import Target, target
 from tests.hostile.test_paths import FIELDS, answered, requests
+from tests.protocol.test_parts import is_refused
 from tests.scripted import RawPeer
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,6 @@ def crowded() -> Iterator[bytes]:
     yield b"\x0a\x00\x12\x00" * (WHOLE // 4)  # one request after the other
     yield b"\xf2\x01\x00" * (WHOLE // 3)
     yield b"\xc0\x3e\x01" * (WHOLE // 3)  # a field nobody knows
-    yield b"\x0b\x0c" * (WHOLE // 2)  # groups, each with its end
 
 
 async def test_a_frame_of_nothing_but_small_messages_is_not_taken_apart(tmp_path: Path) -> None:
@@ -142,7 +142,9 @@ async def test_a_frame_of_nothing_but_small_messages_is_not_taken_apart(tmp_path
             peer = await fired_at.peer()
             for data in crowded():
                 peer.writer.write(framed(data))
-                assert "too many parts" in await peer.expect_error(400)
+                assert "too many parts" in await peer.expect_error(413)
+            peer.writer.write(framed(b"\x0b\x0c" * (WHOLE // 2)))  # groups, each with its end
+            assert "a group" in await peer.expect_error(400)
             await peer.close()
         log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
         watch.check(BLOCKED)
@@ -174,12 +176,12 @@ def test_counting_the_parts_of_a_frame_ends_whatever_is_in_it() -> None:
     rng = random.Random(13)
     whole = wire.ClientMessage(send=wire.SendMsg(agent="crab", content="x" * (2 * PART)))
     data = whole.SerializeToString()
-    assert not has_too_many_parts(data)
-    assert not has_too_many_parts(data[:-1])
+    assert not is_refused(data)
+    assert not is_refused(data[:-1])
     entries = [wire.MemoryEntry(name=str(n), kind="note", content="c" * 20) for n in range(50_000)]
     memory = wire.ReplaceMemoryMsg(agent="crab", entries=entries)
-    assert not has_too_many_parts(wire.ClientMessage(replace_memory=memory).SerializeToString())
+    assert not is_refused(wire.ClientMessage(replace_memory=memory).SerializeToString())
     for size in (1, 10, 1000):
         for filler in (b"\xff", b"\x80", b"\0", b"\x0b", b"\x0a\xff", b"\xda\x06"):
-            has_too_many_parts(rng.randbytes(size) + filler * (2 * PART))
-            has_too_many_parts(bytearray(odd_bytes(rng, data)))
+            is_refused(rng.randbytes(size) + filler * (2 * PART))
+            is_refused(bytearray(odd_bytes(rng, data)))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile.target import grown
 from tests.hostile.watched import watching
 
 
@@ -33,3 +34,11 @@ def test_each_way_out_of_a_home_is_noted(
     noted: list[str] = []
     watching("/home/h", "/secret", noted.append)(event, given)
     assert bool(noted) == is_noted
+
+
+def test_what_is_kept_is_growth_and_what_is_given_back_is_none() -> None:
+    momentary = [100, 100, 900, 100, 100, 100, 100, 900, 900, 100]
+    assert grown(momentary) == 0
+    kept = list(range(100, 1100, 100))
+    assert grown(kept) == 500
+    assert grown(kept[::-1]) == -500

@@ -1,11 +1,15 @@
-"""crabtalkd that notes each file it touches where it has no business.
+"""crabtalkd that notes each file it touches where it has no business, and what it holds in memory.
 
 python -m tests.hostile.watched run --home HOME, with WATCH_NOTES naming the file for the notes and
 WATCH_SECRET a directory of which nothing may even be read. What is written below HOME is its own.
+WATCH_HELD names the file for what it holds: a line each moment.
 """
 
+import ctypes
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,7 @@ CHANGES = {
     "os.truncate": 1,
     "os.utime": 1,
 }
+MOMENT = 0.05
 LOOKS = {"os.listdir": 1, "os.scandir": 1, "os.chdir": 1}
 
 
@@ -63,8 +68,36 @@ def watching(home: str, secret: str, note: Callable[[str], None]) -> Callable[[s
     return hook
 
 
+class Allocated(ctypes.Structure):
+    """`struct mallinfo2` of the C library."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks"),
+            *("fordblks", "keepcost"),
+        )
+    )
+
+
+def telling(descriptor: int) -> None:
+    """Bytes that are in use, by the C library, and objects of up to 512 bytes, by Python: neither
+    knows of the other's. What is free, and kept for later, is in neither."""
+    allocated = ctypes.CDLL(None).mallinfo2
+    allocated.restype = Allocated
+    while True:
+        now = allocated()
+        line = f"{now.uordblks + now.hblkhd} {sys.getallocatedblocks()}\n"
+        os.write(descriptor, line.encode())
+        time.sleep(MOMENT)
+
+
 def main() -> object:
-    notes = os.open(os.environ["WATCH_NOTES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    notes, held = (
+        os.open(os.environ[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for name in ("WATCH_NOTES", "WATCH_HELD")
+    )
+    threading.Thread(target=telling, args=(held,), daemon=True).start()
     home = sys.argv[sys.argv.index("--home") + 1]
 
     def note(line: str) -> None:

@@ -362,7 +362,7 @@ async def test_the_first_turn_waits_for_no_server_that_does_not_connect(hurried:
     hurried.declare(tiny("--silent"))
     started = time.monotonic()
     await hurried.mcp.settled("crab")
-    assert 1 <= time.monotonic() - started < 10
+    assert 0.99 <= time.monotonic() - started < 10  # a timer counts in whole milliseconds
     # It has waited in vain once, and does not again.
     again = asyncio.ensure_future(hurried.mcp.settled("crab"))
     await asyncio.sleep(0)

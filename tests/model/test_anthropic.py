@@ -285,6 +285,19 @@ def test_every_single_byte_on_its_own_gives_the_same_chunks() -> None:
     assert decoded(in_pieces(FULL, 1)) == decoded([FULL])
 
 
+@pytest.mark.req("faults.model.complete")
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("length", [0, 1, 10, 30, len(sse(STOP)) - 6])
+async def test_an_answer_that_has_finished_is_kept_wherever_its_connection_is_cut(
+    length: int, cut: bool
+) -> None:
+    body = sse(start(), *saying("a"), finished())
+    answer = Answer([body, sse(STOP)[:length]], cut=cut)
+    async with vendor([answer]) as fake, provider(fake) as model:
+        whole = put_together(await chunks_of(model))
+    assert (whole.message().text, whole.finish) == ("a", "stop")
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_comments_pings_and_line_ends_of_all_kinds_make_no_difference(end: str) -> None:
     noisy = (
@@ -1102,7 +1115,7 @@ def broken(code: str, message: str) -> bytes:
         (broken("an_error_of_tomorrow", "boom"), "server", "boom"),
         (b"event: error\ndata: {}\n\n", "server", "mid-answer"),
         (sse(start(), *saying("a")), "connection", "before the answer did"),
-        (sse(start(), *saying("a"), finished()), "connection", "before the answer did"),
+        (sse(start(), *saying("a"), finished(None)), "connection", "before the answer did"),
         (b"", "connection", "before the answer did"),
         (b"event: message_start\ndata: {not json}\n\n", "protocol", "not JSON"),
         (b'event: message_start\ndata: {"type": "mess\n\n', "protocol", "not JSON"),

@@ -231,6 +231,22 @@ def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
     assert decoded(*pieces) == decoded(FULL)
 
 
+FINISHED = sse(event({"text": "a"}, finish="STOP"))
+TRAILING = sse({"usageMetadata": {"promptTokenCount": 4}})
+
+
+@pytest.mark.req("faults.model.complete")
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("length", [0, 1, 6, 30])
+async def test_an_answer_that_has_finished_is_kept_wherever_its_connection_is_cut(
+    length: int, cut: bool
+) -> None:
+    answer = Answer([FINISHED, TRAILING[:length]], cut=cut)
+    async with vendor([answer]) as fake, provider(fake) as model:
+        whole = put_together(await chunks_of(model))
+    assert (whole.message().text, whole.finish) == ("a", "stop")
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_comments_and_line_ends_of_all_kinds_make_no_difference(end: str) -> None:
     noisy = (

@@ -175,13 +175,17 @@ async def test_two_are_answered_at_once_by_one_child(models: Path) -> None:
 
 @real_model
 @one_loop
-async def test_a_history_that_is_too_long_is_said_to_be(models: Path) -> None:
+async def test_a_history_that_is_too_long_is_said_to_be_and_what_to_do(models: Path) -> None:
     async with provider(models) as local:
-        with pytest.raises(ApiError, match=r"exceeds the available context size \(2048") as caught:
+        with pytest.raises(ApiError) as caught:
             await local.complete(ask("crab " * 3000))
         assert caught.value.kind is ErrorKind.CONTEXT
-        assert caught.value.provider == "local"
-        assert f"{CONTEXT}" in caught.value.message  # what we say it can hold is what it can hold
+        assert str(caught.value) == (
+            "local: the conversation is too long for the local model, which reads 2048 tokens at "
+            "once; compact it, or begin a new one"
+        )
+        # What we say it can hold is what it can hold.
+        assert f"context size ({CONTEXT} tokens)" in str(caught.value.__context__)
 
 
 @real_model

@@ -194,6 +194,23 @@ def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
     assert decoded(pieces) == decoded([FULL])
 
 
+FINISHED = sse(delta(content="a"), delta(finish="stop"), done=False)
+TRAILING = sse(USAGE)
+
+
+@pytest.mark.req("faults.model.complete")
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("length", [0, 1, 6, 30, len(TRAILING) - 12, len(TRAILING) - 5])
+async def test_an_answer_that_has_finished_is_kept_wherever_its_connection_is_cut(
+    length: int, cut: bool
+) -> None:
+    answer = Answer([FINISHED, TRAILING[:length]], cut=cut)
+    async with vendor([answer]) as fake, provider(fake) as model:
+        whole = put_together(await chunks_of(model))
+    assert (whole.message().text, whole.finish) == ("a", "stop")
+    assert len(fake.asked) == 1
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_comments_and_line_ends_of_all_kinds_make_no_difference(end: str) -> None:
     noisy = (

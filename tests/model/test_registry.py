@@ -208,6 +208,13 @@ async def test_without_a_model_the_first_advertised_answers() -> None:
         assert made.context_limit("nobody-knows") is None
 
 
+@pytest.mark.req("models.context")
+async def test_what_a_model_reads_is_told_also_where_its_vendor_does_not_say() -> None:
+    listing = Answer.of_json({"data": [{"id": "gpt-4o"}, {"id": "one", "context_length": 7}]})
+    async with vendor([listing]) as fake, registry(provider("a", fake)) as made:
+        assert await made.models() == [ModelInfo("gpt-4o", 128_000), ModelInfo("one", 7)]
+
+
 async def test_models_of_all_providers_are_listed_even_when_one_is_away() -> None:
     listing = Answer.of_json({"data": [{"id": "one"}]})
     async with (
@@ -240,3 +247,12 @@ async def test_a_fallback_to_the_local_model_needs_no_entry_of_its_own() -> None
     made = await open_registry(document, environ={}, servers=())
     assert [entry.settings.name for entry in made.entries] == ["a", "local"]
     await made.close()
+
+
+async def test_without_any_provider_it_says_what_to_type() -> None:
+    made = Registry(environ={}, setup="crabtalkd setup --home /h")
+    try:
+        with pytest.raises(ApiError, match="no model is set up; `crabtalkd setup --home /h` helps"):
+            await made.default_model()
+    finally:
+        await made.close()

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from crabtalk.model import Image, Message, Request, ToolCall, openai
+from crabtalk.model import Image, Message, Request, ToolCall
 from crabtalk.model.anthropic import encoding as anthropic
 from crabtalk.model.bedrock import encoding as bedrock
 from crabtalk.model.google import encoding as google
+from crabtalk.model.openai import encoding as openai
 
 PICTURE = Image("image/png", b"\x89PNG")
 BASE64 = "iVBORw=="

@@ -356,6 +356,7 @@ ADDITIONS = {
     "StreamEnd.stop_reason",
     "StreamStart.run_id",
     *("AskUserEvent.ask_id", "ReplyToAsk.ask_id"),
+    "ModelInfo.context_limit",
     *("DaemonStats.runs", "DaemonStats.problems", "DaemonStats.fleet"),
     *("ConversationMessage.id", "ConversationMessage.timestamp", "ConversationMessage.agent"),
     *("ConversationMessage.reasoning", "ConversationMessage.tool_calls"),

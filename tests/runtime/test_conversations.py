@@ -1,4 +1,4 @@
-"""Conversations, agents, providers: who waits for whom, what stays in memory, what comes back."""
+"""Conversations and providers: who waits for whom, what stays in memory, what comes back."""
 
 import asyncio
 import re
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,20 +16,17 @@ from crabtalk.runtime import (
     Clock,
     Done,
     Env,
+    Event,
     Limits,
     Run,
     Runtime,
     StopReason,
     ToolDispatch,
-    UnknownAgentError,
     UnknownConversationError,
 )
 from crabtalk.runtime.conversation import INTERRUPTED, completed, weight
 from crabtalk.storage import (
-    Agent,
-    AgentError,
     Archive,
-    FileStorage,
     MemoryStorage,
     MessageRecord,
     Meta,
@@ -41,9 +37,7 @@ from crabtalk.storage import (
 )
 from tests.runtime.provider import PATIENCE, Gate, ScriptedProvider, calls, refusal, says
 from tests.runtime.world import (
-    CRAB,
     NOW,
-    OWL,
     PAIR,
     Tools,
     World,
@@ -153,6 +147,60 @@ async def test_turns_beyond_the_bound_are_refused(world: World) -> None:
     await ended(second)
     runtime.use(ScriptedProvider("Now."))
     assert (await ended(runtime.start("crab", "Three"))).text == "Now."
+
+
+class Beginnings(Tools):
+    """Knows of each turn from its beginning to its end, and will not have "never"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: set[str] = set()
+
+    def on_turn(self, run: Run, content: str) -> None:
+        if content == "never":
+            raise ValueError("not that")
+        self.begun.add(run.id)
+
+    def on_event(self, run: Run, event: Event) -> None:
+        if isinstance(event, Done):
+            self.begun.discard(run.id)
+
+
+@pytest.mark.req("bounds.held_bytes")
+async def test_no_hook_hears_of_a_turn_that_is_refused(world: World) -> None:
+    hook = Beginnings()
+    provider = ScriptedProvider(respond=echo)
+    runtime = world.runtime(provider, hook=hook, limits=Limits(held_bytes=5))
+    with pytest.raises(BusyError, match="too much was said"):
+        runtime.start("crab", "Hello!")
+    assert hook.begun == set()
+    run = runtime.start("crab", "Hello")
+    assert hook.begun == {run.id}
+    await ended(run)
+    assert hook.begun == set()
+
+
+@pytest.mark.req("bounds.held_bytes")
+async def test_what_was_said_to_a_turn_that_a_hook_will_not_begin_is_not_held(world: World) -> None:
+    provider = ScriptedProvider(respond=echo)
+    runtime = world.runtime(provider, hook=Beginnings(), limits=Limits(held_bytes=5))
+    for _ in range(3):
+        with pytest.raises(ValueError, match="not that"):
+            runtime.start("crab", "never")
+    assert runtime.running == 0
+    assert (await ended(runtime.start("crab", "Hello"))).text == "You said Hello."
+
+
+async def test_a_bound_that_is_lowered_holds_from_the_next_turn_on(world: World) -> None:
+    gate = Gate()
+    runtime = world.runtime(ScriptedProvider([gate, *says("Hello.")]), limits=Limits(runs=2))
+    first = runtime.start("crab", "One")
+    runtime.limits = Limits(runs=1)
+    with pytest.raises(BusyError):
+        runtime.start("crab", "Two")
+    await gate.reached()
+    gate.open()
+    assert (await ended(first)).text == "Hello."
 
 
 # ── Memory ──────────────────────────────────────────────────────────────────────────────────────
@@ -528,120 +576,6 @@ async def test_a_provider_that_cannot_be_closed_holds_up_nobody(
     async with asyncio.timeout(PATIENCE):
         await runtime.close()
     assert caplog.text.count("the provider scripted could not be closed") == 2
-
-
-# ── Agents ──────────────────────────────────────────────────────────────────────────────────────
-
-
-class Registry(Tools):
-    """Notes who comes and goes, and cannot build agents that are told to be broken."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.noted: list[str] = []
-
-    def on_build_agent(self, agent: Agent) -> Agent:
-        if agent.prompt == "Be broken.":
-            raise AgentError("hooks.bash must be a table")
-        return agent
-
-    def on_register_agent(self, name: str, agent: Agent) -> None:
-        self.noted.append(f"+{name}")
-
-    def on_unregister_agent(self, name: str) -> None:
-        self.noted.append(f"-{name}")
-
-
-async def test_only_agents_that_are_registered_can_be_addressed(world: World) -> None:
-    runtime = world.runtime(ScriptedProvider("Hello."), agents=[])
-    with pytest.raises(UnknownAgentError, match="no agent is called 'crab'; there are: none yet"):
-        runtime.start("crab", "Hi")
-    runtime.register(CRAB)
-    assert dict(runtime.agents) == {"crab": CRAB}
-    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
-    runtime.unregister("crab")
-    runtime.unregister("crab")
-    with pytest.raises(UnknownAgentError):
-        runtime.start("crab", "Hi")
-    with pytest.raises(UnknownAgentError):
-        await anext(runtime.stream("crab", "Hi"))
-
-
-async def test_a_hook_hears_who_comes_and_goes(world: World) -> None:
-    hook = Registry()
-    runtime = world.runtime(ScriptedProvider(), agents=[CRAB, OWL], hook=hook)
-    runtime.unregister("owl")
-    runtime.unregister("cat")
-    runtime.register(CRAB)
-    assert hook.noted == ["+crab", "+owl", "-owl", "+crab"]
-
-
-async def test_a_run_keeps_the_agent_it_began_with(world: World) -> None:
-    gate = Gate()
-    model = ScriptedProvider([gate, *says("One.")], "Two.", "Three.")
-    runtime = world.runtime(model)
-    first, second = runtime.start("crab", "First"), runtime.start("crab", "Second")
-    await gate.reached()
-    runtime.register(msgspec.structs.replace(CRAB, prompt="You are a new crab."))
-    gate.open()
-    await ended(first)
-    await ended(second)
-    await ended(runtime.start("crab", "Third"))
-    prompts = [request.messages[0].text for request in model.requests]
-    assert prompts == ["You are crab.", "You are crab.", "You are a new crab."]
-
-
-async def test_agents_are_loaded_from_storage_and_those_it_no_longer_has_are_forgotten(
-    storage: Storage, world: World
-) -> None:
-    hook = Registry()
-    runtime = world.runtime(ScriptedProvider(), storage, agents=[], hook=hook)
-    await storage.save_agent(CRAB)
-    await storage.save_agent(OWL)
-    assert await runtime.load_agents() == {}
-    assert dict(runtime.agents) == {"crab": CRAB, "owl": OWL}
-    wiser = msgspec.structs.replace(OWL, prompt="You are wiser.")
-    await storage.save_agent(wiser)
-    await storage.delete_agent("crab")
-    assert await runtime.load_agents() == {}
-    assert dict(runtime.agents) == {"owl": wiser}
-    assert hook.noted == ["+crab", "+owl", "+owl", "-crab"]
-
-
-async def test_an_agent_that_cannot_be_read_is_reported_and_the_others_are_loaded(
-    world: World, tmp_path: Path
-) -> None:
-    storage = FileStorage(tmp_path, flush=False)
-    runtime = world.runtime(ScriptedProvider(), storage, agents=[])
-    for agent in (CRAB, OWL):
-        await storage.save_agent(agent)
-    await runtime.load_agents()
-    (tmp_path / "agents" / "crab.toml").write_text("prompt = ")
-    (tmp_path / "agents" / "ant.toml").write_text("model = 'm'")
-    (tmp_path / "agents" / "bee.toml").write_text("prompt = 'You are bee.'")
-    broken = await runtime.load_agents()
-    assert broken.keys() == {"crab", "ant"}
-    assert all(broken.values())
-    # The one that broke stays as it was.
-    assert sorted(runtime.agents) == ["bee", "crab", "owl"]
-    assert runtime.agents["crab"] == CRAB
-    await storage.close()
-
-
-async def test_an_agent_that_a_hook_refuses_is_reported_and_the_others_are_loaded(
-    storage: Storage, world: World
-) -> None:
-    runtime = world.runtime(ScriptedProvider(), storage, agents=[], hook=Registry())
-    for agent in (CRAB, OWL):
-        await storage.save_agent(agent)
-    await runtime.load_agents()
-    await storage.save_agent(msgspec.structs.replace(CRAB, prompt="Be broken."))
-    await storage.save_agent(Agent("ant", "Be broken."))
-    await storage.save_agent(Agent("bee", "You are bee."))
-    sentence = "hooks.bash must be a table"
-    assert await runtime.load_agents() == {"ant": sentence, "crab": sentence}
-    assert sorted(runtime.agents) == ["bee", "crab", "owl"]
-    assert runtime.agents["crab"] == CRAB
 
 
 # ── Time and ids ────────────────────────────────────────────────────────────────────────────────

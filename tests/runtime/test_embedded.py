@@ -58,7 +58,9 @@ def test_importing_it_loads_no_room_above_it_or_beside_it(loaded: set[str], room
 
 
 @pytest.mark.req("runtime.embedded")
-@pytest.mark.parametrize("module", ["google.protobuf", "crabtalk.protocol", "crabtalk.transport"])
+@pytest.mark.parametrize(
+    "module", ["google.protobuf", "crabtalk.protocol", "crabtalk.transport.link"]
+)
 def test_importing_it_loads_no_protocol(loaded: set[str], module: str) -> None:
     assert module not in loaded
 

@@ -307,6 +307,23 @@ mcps = [
     assert path.read_text() == 'prompt = "p"\n'
 
 
+def test_an_environment_on_one_line_is_as_tidy_after_a_change(
+    files: AgentFiles, write: Write
+) -> None:
+    server = '{ name = "a", command = "a", extra = 1, env = %s },  # first\n'
+    path = write("crab", 'prompt = "p"\nmcps = [\n    ' + server % '{ B = "2" }' + "]\n")
+    for env, told in (
+        ({"A": "1"}, '{ A = "1" }'),
+        ({"A": "1", "C": "3"}, '{ A = "1", C = "3" }'),
+        ({"C": "3"}, '{ C = "3" }'),
+    ):
+        changed(files, path, mcps=(McpServer("a", "a", env=env),))
+        assert path.read_text() == 'prompt = "p"\nmcps = [\n    ' + server % told + "]\n"
+    changed(files, path, mcps=(McpServer("a", "a"),))
+    plain = '{ name = "a", command = "a", extra = 1 },  # first\n'
+    assert path.read_text() == f'prompt = "p"\nmcps = [\n    {plain}]\n'
+
+
 @pytest.mark.parametrize(
     ("said", "hooks"),
     [

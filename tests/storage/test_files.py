@@ -110,6 +110,22 @@ async def test_a_name_that_another_pair_has_is_left_to_it(home: Path) -> None:
     assert log_of(home).exists()
 
 
+@pytest.mark.req("storage.copies")
+@pytest.mark.parametrize("copy", ["copy-of-it", f"{NAME}-2", f"{NAME} (copy)"])
+async def test_a_copy_of_a_log_is_not_listed_beside_it(home: Path, copy: str) -> None:
+    async with opened(home) as storage:
+        for pair in (PAIR, OTHER):
+            await storage.append(pair, [opening(pair), said(0)], create=True)
+        log_of(home).with_name(f"{copy}.jsonl").write_bytes(log_of(home).read_bytes())
+        for _ in range(2):
+            listed = {name: meta.pair for name, meta in await storage.conversations()}
+            assert listed == {NAME: PAIR, log_name(OTHER): OTHER}
+            assert {name: await storage.resolve(name) for name in listed} == listed
+        assert await storage.conversations(*PAIR) == [(NAME, await storage.meta(PAIR))]
+    async with opened(home) as storage:  # with the catalogue of the one before
+        assert {name for name, _ in await storage.conversations()} == listed.keys()
+
+
 async def test_a_name_that_becomes_free_is_used_again(home: Path) -> None:
     async with opened(home) as storage:
         log_of(home).parent.mkdir()

@@ -36,8 +36,8 @@ async def storage(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[S
 
 
 async def followed(storage: Storage, position: int = 0, limit: int = PLENTY) -> Followed:
-    found = await storage.follow(HANDLE, position, limit)
-    assert found is not None
+    (found,) = await storage.follow([(HANDLE, position)], limit)
+    assert isinstance(found, Followed)
     return found
 
 
@@ -139,11 +139,29 @@ async def test_a_limit_makes_it_come_in_parts_with_nothing_lost(
 
 
 async def test_a_conversation_that_is_not_there_is_not_followed(storage: Storage) -> None:
-    assert await storage.follow(HANDLE, 0, PLENTY) is None
-    assert await storage.follow("../../etc/passwd", 0, PLENTY) is None
+    missing = [(HANDLE, 0), ("../../etc/passwd", 0)]
+    assert await storage.follow(missing, PLENTY) == [None, None]
     await storage.append(PAIR, [opening()], create=True)
     await storage.delete(PAIR)
-    assert await storage.follow(HANDLE, 0, PLENTY) is None
+    assert await storage.follow(missing, PLENTY) == [None, None]
+
+
+async def test_several_are_followed_at_once_each_from_where_it_was_read_to(
+    storage: Storage,
+) -> None:
+    await storage.append(PAIR, [opening(), said(0)], create=True)
+    half = (await followed(storage)).position
+    await storage.append(PAIR, [said(1)])
+    await storage.append(OTHER, [opening(OTHER), said(0)], create=True)
+    other, missing, first = await storage.follow(
+        [(log_name(OTHER), 0), (log_name(Pair("crab", "nobody")), 0), (HANDLE, half)], PLENTY
+    )
+    assert isinstance(other, Followed)
+    assert isinstance(first, Followed)
+    assert missing is None
+    assert (other.pair, first.pair) == (OTHER, PAIR)
+    assert records_of(other)[-1] == said(0)
+    assert records_of(first) == [said(1)]
 
 
 async def test_a_position_past_the_end_starts_again(storage: Storage) -> None:
@@ -201,15 +219,18 @@ async def test_a_log_of_nobody_is_not_followed(home: Path) -> None:
     async with opened(home) as storage:
         await storage.append(PAIR, [opening()], create=True)
         log_of(home).write_bytes(encode([said(0)]))
-        assert await storage.follow(HANDLE, 0, PLENTY) is None
+        assert await storage.follow([(HANDLE, 0)], PLENTY) == [None]
 
 
-async def test_a_log_that_cannot_be_read_is_an_error(home: Path) -> None:
+async def test_a_log_that_cannot_be_read_does_not_keep_others_from_being_followed(
+    home: Path,
+) -> None:
     async with opened(home) as storage:
-        log_of(home).parent.mkdir()
+        await storage.append(OTHER, [opening(OTHER), said(0)], create=True)
         log_of(home).mkdir()
-        with pytest.raises(StorageError):
-            await storage.follow(HANDLE, 0, PLENTY)
+        error, other = await storage.follow([(HANDLE, 0), (log_name(OTHER), 0)], PLENTY)
+        assert isinstance(error, StorageError)
+        assert isinstance(other, Followed)
 
 
 async def test_a_line_larger_than_the_limit_comes_whole(home: Path) -> None:

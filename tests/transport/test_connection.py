@@ -283,6 +283,30 @@ async def test_a_peer_that_asks_without_reading_is_not_read_either(
         peer.transport.abort()
 
 
+@pytest.mark.req("bounds.parts")
+@pytest.mark.req("bounds.memory")
+async def test_others_are_answered_while_the_parts_of_a_large_request_are_counted(
+    path: Path,
+) -> None:
+    entries = [wire.MemoryEntry(name=f"n{n}", kind="note", content="c") for n in range(100_000)]
+    request = wire.ClientMessage(replace_memory=wire.ReplaceMemoryMsg(entries=entries))
+    async with listening(ScriptedServer(), path) as listener:
+        large, small = await RawPeer.unix(path), await RawPeer.unix(path)
+        large.send(request)
+        while listener.requests == 0:  # the first is being read
+            await asyncio.sleep(0)
+        answer = asyncio.ensure_future(large.expect_error(501))
+        small.send(ping())
+        assert (await small.expect()).HasField("pong")
+        assert not answer.done()
+        assert listener.statistics().inbound_bytes > 1_000_000
+        await answer
+        while listener.statistics().inbound_bytes:
+            await asyncio.sleep(0)
+        await large.close()
+        await small.close()
+
+
 @pytest.mark.req("bounds.loop")
 async def test_a_stream_in_full_flow_lets_others_through_at_once(path: Path) -> None:
     """Nothing holds the loop: a ping beside a flood that is read as fast as it comes."""
@@ -350,6 +374,23 @@ async def test_unparsed_bytes_of_all_connections_together_are_bounded(path: Path
         assert listener.statistics().inbound_bytes <= limit
         for peer in peers:
             peer.transport.abort()
+
+
+@pytest.mark.req("bounds.inbound_bytes")
+async def test_a_request_whose_answer_has_begun_takes_no_room_of_the_next(path: Path) -> None:
+    content = "forever ".ljust(600_000, "x")
+    async with listening(
+        server := ScriptedServer(), path, limits=Limits(inbound_bytes=1_000_000)
+    ) as listener:
+        peers = [await RawPeer.unix(path) for _ in range(3)]
+        for peer in peers:
+            peer.send(stream(content))
+            assert (await peer.expect()).stream.HasField("start")
+            assert listener.statistics().inbound_bytes == 0
+        for peer in peers:
+            await peer.close()  # which is noticed, though none of them was read any more
+        async with asyncio.timeout(10), server.changed:
+            await server.changed.wait_for(lambda: len(server.ended) == 3)
 
 
 # ── The kernel vouches ─────────────────────────────────────────────────────────────────────────
@@ -459,11 +500,11 @@ async def test_a_detached_stream_whose_client_left_before_its_turn_is_begun(path
 
 
 async def test_a_slow_reader_that_goes_on_reading_is_left_to_it(path: Path) -> None:
-    """Ten times the deadline in all, and never a deadline without reading."""
+    """Five times the deadline in all, and never a deadline without reading."""
     size = 3_000_000
     loop = asyncio.get_running_loop()
     expected = len(encode_reply("extension", bytes(size))) + len(encode_reply("pong", wire.Pong()))
-    async with listening(ScriptedServer(), path, limits=Limits(stall_timeout=0.3)):
+    async with listening(ScriptedServer(), path, limits=Limits(stall_timeout=1)):
         with socket.socket(socket.AF_UNIX) as sock:
             sock.setblocking(False)
             await loop.sock_connect(sock, str(path))
@@ -474,7 +515,7 @@ async def test_a_slow_reader_that_goes_on_reading_is_left_to_it(path: Path) -> N
                 piece = await loop.sock_recv(sock, 30_000)
                 assert piece, f"cut off after {got} bytes"
                 got += len(piece)
-                await asyncio.sleep(0.03)
+                await asyncio.sleep(0.05)
         assert got == expected
 
 

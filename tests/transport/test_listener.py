@@ -1,6 +1,7 @@
 """Listener: doors with tokens and TLS, and closing in good order."""
 
 import asyncio
+import gc
 import os
 import socket
 import ssl
@@ -13,6 +14,7 @@ import trustme
 
 from crabtalk.protocol import wire
 from crabtalk.transport import Door, Limits, Listener, TcpAddress, listen_tcp, listen_unix
+from crabtalk.transport.listener import STRANGERS_PATIENCE
 from tests.scripted import RawPeer, ScriptedServer, listening, ping, stream
 
 TOKEN = "correct horse"
@@ -317,6 +319,19 @@ async def test_closing_during_a_tls_handshake(server_context: ssl.SSLContext) ->
         await peer.close()
 
 
+@pytest.mark.req("daemon.shutdown.order")
+async def test_whoever_was_just_accepted_is_closed_as_well(tmp_path: Path) -> None:
+    async with listening(ScriptedServer(), tmp_path / "s") as listener:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(tmp_path / "s"))
+            while not listener.statistics().accepted:
+                await asyncio.sleep(0)
+            await listener.close()
+            caller.settimeout(0)
+            assert caller.recv(1) == b""
+    gc.collect()  # a socket that nobody closed would be a warning here
+
+
 async def test_cancelling_the_close_skips_the_waiting_but_not_the_closing(tmp_path: Path) -> None:
     server = ScriptedServer()
     limits = Limits(drain_timeout=30)
@@ -423,6 +438,61 @@ async def test_strangers_take_no_place_of_those_with_a_token(tmp_path: Path) -> 
         assert (await strangers[0].expect()).HasField("welcome")
         strangers[1].send(hello(TOKEN))
         assert "2 connections" in await strangers[1].expect_error(503)
+        for peer in (*strangers, one_more, owner):
+            await peer.close()
+
+
+@pytest.mark.req("bounds.crowd.strangers")
+async def test_a_crowd_that_shows_its_token_waits_at_the_door_and_is_let_in() -> None:
+    async def come(port: int) -> None:
+        peer = await RawPeer.tcp(port)
+        peer.send(hello(TOKEN), ping())
+        assert (await peer.expect()).HasField("welcome")
+        assert (await peer.expect()).HasField("pong")
+        await peer.close()
+
+    async with tcp(Limits(strangers=8)) as (listener, port):
+        await asyncio.gather(*(come(port) for _ in range(300)))
+        statistics = listener.statistics()
+        assert (statistics.accepted, statistics.refused) == (300, 0)
+
+
+@pytest.mark.req("bounds.crowd.strangers")
+async def test_strangers_who_show_nothing_are_not_waited_for() -> None:
+    async with tcp(Limits(strangers=2)) as (_, port):
+        silent = [await RawPeer.tcp(port) for _ in range(2)]
+        one_more = await RawPeer.tcp(port)
+        assert "2 others have yet to show their token" in await one_more.expect_error(503)
+        for peer in (*silent, one_more):
+            await peer.close()
+
+
+@pytest.mark.req("bounds.crowd.strangers")
+async def test_a_crowd_at_another_door_uses_up_no_patience_with_strangers(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    async with tcp(Limits(strangers=4)) as (listener, port):
+        listener.open(listen_unix(path), Door("unix"))
+        crowd = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+        for sock in crowd:
+            sock.connect(str(path))
+        # Connected without a turn of the loop, so that it finds all of them at once.
+        alone = socket.create_connection(("127.0.0.1", port))
+        strangers = [RawPeer(*await asyncio.open_connection(sock=alone))]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(strangers[0].read(), STRANGERS_PATIENCE)
+        strangers += [await RawPeer.tcp(port) for _ in range(3)]
+        owner, one_more = await RawPeer.unix(path), await RawPeer.tcp(port)
+        one_more.send(hello(TOKEN))
+        while listener.statistics().connections < 8 + 4 + 1:
+            await asyncio.sleep(0)
+        for _ in range(10):  # it has time to be refused
+            owner.send(ping())
+            await owner.expect()
+        strangers[0].send(hello(TOKEN))
+        assert (await strangers[0].expect()).HasField("welcome")
+        assert (await one_more.expect()).HasField("welcome")
+        for sock in crowd:
+            sock.close()
         for peer in (*strangers, one_more, owner):
             await peer.close()
 

@@ -1,8 +1,11 @@
 """TCP: the addresses people write, and ports that are free."""
 
 import socket
+import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -98,3 +101,13 @@ def test_a_name_with_both_families_binds_ipv4() -> None:
 def test_ipv6_loopback_binds() -> None:
     with listen_tcp(TcpAddress("::1", 0)) as sock:
         assert sock.getsockname()[0] == "::1"
+
+
+@pytest.mark.req("bounds.crowd.backlog")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not say")
+def test_as_many_may_wait_to_be_let_in_as_the_system_allows() -> None:
+    with listen_tcp(TcpAddress(port=0)) as sock:
+        # Of a socket that listens, tcpi_sacked is how many may wait.
+        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        (most,) = struct.unpack_from("=I", told, 28)
+    assert most == int(Path("/proc/sys/net/core/somaxconn").read_text())

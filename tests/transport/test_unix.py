@@ -4,14 +4,17 @@ import multiprocessing
 import os
 import socket
 import stat
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from crabtalk.protocol import wire
 from crabtalk.transport import Door, Endpoint, Link, listen_unix, peer_uid
-from crabtalk.transport.unix import MAX_PATH
+from crabtalk.transport.unix import MAX_PATH, connect_unix
 from tests.scripted import RawPeer, ScriptedServer, listening, ping
+from tests.transport.descriptors import many_descriptors
 
 
 @pytest.mark.req("trust.uds.mode")
@@ -51,6 +54,30 @@ def test_a_dangling_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="not a socket"):
         listen_unix(tmp_path / "s")
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.req("bounds.crowd.backlog")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system says it in other ways")
+def test_as_many_may_wait_to_be_let_in_as_the_system_allows(tmp_path: Path) -> None:
+    allowed = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    crowd = min(allowed, 2500)
+    with ExitStack() as stack:
+        stack.enter_context(many_descriptors(crowd + 100))
+        stack.enter_context(listen_unix(tmp_path / "s"))
+        for _ in range(crowd):
+            stack.enter_context(connect_unix(tmp_path / "s"))
+
+
+@pytest.mark.req("bounds.crowd.client")
+async def test_no_room_at_the_door_is_told_from_a_connection(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock, ExitStack() as stack:
+        sock.bind(str(tmp_path / "s"))
+        sock.listen(0)
+        with pytest.raises(BlockingIOError):
+            while True:
+                stack.enter_context(connect_unix(tmp_path / "s"))
+        with pytest.raises(BlockingIOError):
+            await Endpoint(path=tmp_path / "s").connect(Collect())
 
 
 @pytest.mark.req("transport.uds.path")

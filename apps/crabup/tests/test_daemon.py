@@ -1,6 +1,7 @@
 """crabup daemon: the real crabtalkd, its first start, and what it needs to know."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def test_a_daemon_that_was_killed_in_the_foreground_is_stale(machine: Machine) -
     )
     until(lambda: machine.ps().get("daemon", {}).get("status") == "running")
     assert machine.ps()["daemon"]["managed_by"] is None
-    assert "started by hand" in machine.crabup("daemon", "start").complaint
+    assert "end it with `crabtalkd stop` first" in machine.crabup("daemon", "start").complaint
     assert f"still runs (pid {process.pid})" in machine.crabup("daemon", "stop").complaint
     assert "crabtalkd is ready" in machine.crabup("daemon", "logs").answer
     process.kill()
@@ -64,6 +65,28 @@ def test_a_daemon_that_was_killed_in_the_foreground_is_stale(machine: Machine) -
     assert machine.ps()["daemon"]["status"] == "stale"
     machine.crabup("daemon", "stop")
     assert not (machine.home / "run" / "crabtalk.port").exists()
+
+
+@pytest.mark.req("crabup.service.by_hand")
+def test_a_daemon_that_a_question_started_is_ended_as_it_is_told(
+    machine: Machine, tmp_path: Path
+) -> None:
+    home = tmp_path / "another home"
+    configure(home)
+    run(machine, "crabtalk", "agents", "list", "--home", str(home))
+    stops = ["crabtalkd", "stop", "--home", str(home)]
+    try:
+        for verb in ("start", "restart", "stop"):
+            complaint = machine.crabup("daemon", verb, "--home", str(home)).complaint
+            assert f"end it with `{shlex.join(stops)}`" in complaint
+    finally:
+        run(machine, *stops)
+    assert machine.crabup("daemon", "stop", "--home", str(home)).said == "daemon was not started"
+
+
+def run(machine: Machine, program: str, *words: str) -> None:
+    command = [str(Path(sys.executable).with_name(program)), *words]
+    subprocess.run(command, env=machine.environment, check=True, capture_output=True)
 
 
 @pytest.mark.req("crabup.service.start")

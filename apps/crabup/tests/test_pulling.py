@@ -199,6 +199,16 @@ def test_rm_asks_whoever_has_it(machine: Machine) -> None:
 
 
 @pytest.mark.req("crabup.rm")
+def test_what_others_installed_is_theirs_to_remove(machine: Machine) -> None:
+    program = machine.program("crabtalk-search", "exit 0")
+    assert machine.crabup("rm", "search").complaint == (
+        f"crabtalk-search was installed by other means ({program}); remove it by the same, such as "
+        "`pip uninstall crabtalk-search` in its environment"
+    )
+    assert program.exists()
+
+
+@pytest.mark.req("crabup.rm")
 def test_a_program_that_is_kept_running_is_not_removed(machine: Machine) -> None:
     machine.stub("uv", UV_LIST)
     machine.component("search")

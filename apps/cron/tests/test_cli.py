@@ -92,9 +92,18 @@ async def test_next_without_a_file_says_where_one_goes(home: Path) -> None:
 
 
 @pytest.mark.req("cron.cli.check")
+async def test_check_without_a_file_says_where_one_goes(home: Path) -> None:
+    said = await called("check", "--home", home)
+    assert (said.code, said.out) == (0, "")
+    assert said.err.startswith(f"there is no {home / 'config' / 'crons.toml'}; ")
+    assert not home.exists()
+
+
+@pytest.mark.req("cron.cli.check")
 async def test_check_says_how_many_entries_are_right(home: Path) -> None:
-    write(home, cron(1) + cron(2))
-    assert (await called("check", "--home", home)).answer == "2 entries, no mistakes\n"
+    for text, count in (("", "0 entries"), (cron(1), "1 entry"), (cron(1) + cron(2), "2 entries")):
+        write(home, text)
+        assert (await called("check", "--home", home)).answer == f"{count}, no mistakes\n"
 
 
 @pytest.mark.req("cron.cli.check")

@@ -8,6 +8,7 @@ import pytest
 from apps.tui.tests.command import at_terminal, crabtalk
 from apps.tui.tests.editors import Desk
 from apps.tui.tests.test_agents import OWL, WITH_OWL
+from crabtalk_tui.agent_editing import TRIES
 from tests.daemon.served import served
 
 WISE = [('Be "wise"', 'Be "brief"')]
@@ -86,10 +87,30 @@ async def test_who_gives_up_finds_what_they_wrote(tmp_path: Path) -> None:
     path, complaint = rest.splitlines()
     objection = desk.left[0].splitlines()[0].removeprefix("#! ")
     assert "line" in objection
-    assert complaint == f"crabtalk: nothing was changed: {objection}"
+    again = f"crabtalk agents edit owl --home {daemon.home} --config {path}"
+    assert complaint == (
+        f"crabtalk: nothing was changed: {objection}; `{again}` takes it once that is mended"
+    )
     assert Path(path).stat().st_mode & 0o077 == 0 or Path(path).parent.stat().st_mode & 0o077 == 0
     assert desk.left == [Path(path).read_text()]
     assert 'Be "brief"' in desk.left[0]
+
+
+@pytest.mark.req("cli.agents.edit.wrong")
+async def test_an_editor_nobody_sits_at_is_not_opened_without_end(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    (script := tmp_path / "more.sh").write_text(
+        f'#!/bin/sh\necho \'model = \' >> "$1"\n{desk.env["EDITOR"]} "$1"\n'
+    )
+    script.chmod(0o755)
+    async with served(tmp_path, agents=WITH_OWL) as daemon:
+        code, screen = await at_terminal(*edit(daemon.home), **{**desk.env, "EDITOR": str(script)})
+        assert daemon.agent_file("owl").read_text() == OWL
+    assert code == 1
+    assert screen.startswith("what you wrote is in ")
+    assert "nothing was changed: that is not valid TOML: " in screen
+    assert len(desk.seen) == TRIES
+    assert desk.left[0].count("model = \n") == TRIES
 
 
 @pytest.mark.req("cli.agents.edit.wrong")

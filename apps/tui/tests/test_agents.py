@@ -185,7 +185,9 @@ async def test_a_fork_is_the_same_agent_with_its_secrets_under_another_name(
         shown = [await crabtalk("agents", "show", name, *where) for name in ("owl", "eule")]
         assert shown[0].answer == shown[1].answer
         said = await crabtalk("agents", "fork", "owl", "twin", *where)
-        assert said.complaint.startswith("an agent called 'twin' is there already; ")
+        assert said.complaint == (
+            "an agent called 'twin' is there already; edit it, or choose another name"
+        )
         said = await crabtalk("agents", "fork", "cat", "dog", *where)
         assert said.complaint.startswith("no agent is called 'cat'; ")
         assert daemon.agent_file("twin").read_text() == AGENTS["twin"]

@@ -14,11 +14,22 @@ from typing import Any
 
 import pytest
 
-from apps.tui.tests.command import CRABTALK, WARM, at_terminal, crabtalk, without_colour
+from apps.tui.tests.command import (
+    CRABTALK,
+    INTERRUPT,
+    WARM,
+    at_terminal,
+    crabtalk,
+    without_colour,
+)
 from apps.tui.tests.peer import serving
 from apps.tui.tests.speed import assert_quick
 from crabtalk.protocol import Server, wire
-from tests.daemon.served import PATIENCE, called, calling, messages, served
+from crabtalk.runtime import ToolDispatch
+from crabtalk_tui.waiting import SOON
+from tests.daemon.served import CONFIG, PATIENCE, called, calling, messages, prepare, served
+from tests.daemon.test_process import daemon as process
+from tests.model_server import model_server
 from tests.warm import PIPE
 
 OPTIONS: list[dict[str, Any]] = [{"label": "Boil", "description": "hot"}, {"label": "Bake"}]
@@ -30,6 +41,10 @@ SEVERAL = {"questions": [{**DINNER, "options": OPTIONS, "multi_select": True}]}
 
 def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
+
+
+async def nothing(call: ToolDispatch) -> str:
+    return ""
 
 
 # ── What is said ───────────────────────────────────────────────────────────────────────────────
@@ -375,6 +390,13 @@ async def test_what_goes_wrong_is_a_sentence_and_status_1(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("cli.ask.end")
+async def test_a_tool_there_is_not_is_a_sentence_with_those_there_are(tmp_path: Path) -> None:
+    async with served(tmp_path, tools={"look": nothing, "wait": nothing}) as daemon:
+        said = await crabtalk("ask", "--home", daemon.home, "--tool-choice", "nosuch", "x")
+        assert said.complaint == "crab has no tool called 'nosuch' to choose; it has look, wait"
+
+
+@pytest.mark.req("cli.ask.end")
 async def test_an_agent_that_uses_up_its_steps_has_not_answered(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "You are crab."\nmax_iterations = 1\n'}
     async with served(tmp_path, hooks={}, agents=agents) as daemon:
@@ -416,6 +438,34 @@ async def test_a_turn_that_is_stopped_from_elsewhere_is_cancelled(tmp_path: Path
         assert said.err.startswith("crabtalk: the turn was stopped; ")
 
 
+@pytest.mark.req("cli.ask.waiting")
+async def test_a_turn_that_waits_for_another_says_for_what_and_how_to_stop_it(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        where = ("--home", daemon.home)
+        first = client.stream("crab", "!hang", sender="bo")
+        await anext(first)
+        await daemon.model.until_asked()
+        words = ("ask", "--sender", "bo", *where, "!say hi")
+        code, screen = await at_terminal(*words, typed=INTERRUPT, when="stops what it does")
+        assert code == 130
+        assert f"`crabtalk kill crab --sender bo --home {daemon.home}` stops" in screen
+        await first.aclose()
+
+
+@pytest.mark.req("cli.ask.waiting")
+async def test_a_turn_whose_model_takes_its_time_waits_for_nobody(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon:
+        words = ("ask", "--home", daemon.home, "!wait\n!say hi")
+        asking = asyncio.ensure_future(at_terminal(*words))
+        await daemon.model.until_waiting()
+        done, _ = await asyncio.wait([asking], timeout=SOON + 0.5)
+        assert not done
+        daemon.model.release()
+        assert await asking == (0, "hi\n")
+
+
 @pytest.mark.req("cli.ask.end")
 async def test_a_daemon_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon:
@@ -423,8 +473,40 @@ async def test_a_daemon_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
         await daemon.model.until_asked()
         await daemon.listener.close()
         said = await asking
-    assert said.code == 1
-    assert said.err.startswith("crabtalk: ")
+    show = f"`crabtalk conversations show crab --home {daemon.home}`"
+    assert said.complaint == (
+        f"the daemon is shutting down; {show} tells whether what was said is kept; "
+        "look before you say it again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (signal.SIGTERM, "the daemon is shutting down"),
+        (signal.SIGKILL, "the daemon went away (the daemon closed the connection)"),
+    ],
+)
+@pytest.mark.req("cli.ask.end")
+async def test_what_was_said_in_a_turn_that_has_begun_is_kept_and_not_to_be_said_again(
+    home: Path, number: signal.Signals, reason: str
+) -> None:
+    config = f"{CONFIG}[limits]\ndrain_timeout = 1\n"
+    async with model_server() as model:
+        prepare(home, {"crab": 'prompt = "You are crab."\n'}, config.replace("{url}", model.url))
+        async with process(home, "--tcp", "off") as daemon:
+            asking = WARM.start(
+                *("ask", "--home", home, "!say so far\n!hang"), stdin=NULL, stdout=PIPE, stderr=PIPE
+            )
+            assert asking.stdout is not None
+            async with asyncio.timeout(PATIENCE):
+                await asking.stdout.readuntil(b"far")
+                daemon.process.send_signal(number)
+                _, err = await asking.communicate()
+    assert asking.returncode == 1
+    assert err.decode() == (
+        f"crabtalk: {reason}; what was said is kept; ask it to go on when the daemon is back\n"
+    )
 
 
 class Refusing(Server):

@@ -9,7 +9,7 @@ from apps.tui.tests.command import at_terminal, crabtalk
 from apps.tui.tests.kept import ENTRIES, everywhere, kept, written
 from apps.tui.tests.peer import Peer, entry, serving
 from crabtalk.memory import Memory
-from crabtalk.protocol import wire
+from crabtalk.protocol import TooLargeError, wire
 
 
 @everywhere
@@ -216,3 +216,21 @@ async def test_pages_too_large_for_the_daemon_are_told_where_to_go(
     said = await crabtalk("memory", "load", "--file", file, book, "--yes")
     assert said.answer.startswith("17 added")
     assert len(Memory.read(file).entries()) == 17
+
+
+class Overtaxed(Peer):
+    """To whom any memory has more parts than it takes."""
+
+    async def replace_memory(self, request: wire.ReplaceMemoryMsg) -> None:
+        raise TooLargeError("the request has too many parts")
+
+
+@pytest.mark.req("cli.memory.load")
+async def test_pages_of_more_parts_than_the_daemon_takes_are_told_where_to_go(
+    tmp_path: Path, home: Path
+) -> None:
+    book = written(tmp_path / "brain", moon="Full.")
+    async with serving(Overtaxed(), home):
+        said = await crabtalk("memory", "load", "--home", home, "crab", book, "--yes")
+        assert "more names and aliases than a daemon takes" in said.complaint
+        assert said.complaint.endswith("stop it, and load them with --file")

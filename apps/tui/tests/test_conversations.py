@@ -142,7 +142,7 @@ async def test_a_conversation_is_exported_in_three_forms(tmp_path: Path) -> None
 
         file = tmp_path / "crab.html"
         said = await crabtalk(*words, "--as", "html", "-o", file)
-        assert (said.code, said.out, said.err) == (0, "", f"2 messages are in {file}\n")
+        assert (said.code, said.out, said.err) == (0, "", f"2 messages written to {file}\n")
         page = file.read_text()
         assert "<html" in page
         assert "<script>alert" not in page
@@ -164,7 +164,7 @@ async def test_one_conversation_is_removed_when_somebody_agreed(tmp_path: Path) 
         assert (await crabtalk(*words)).complaint.endswith("say --yes")
         code, screen = await at_terminal(*words, typed="n\n", when="[y/N]")
         assert code == 1
-        assert "Remove all 2 messages between crab and user? [y/N]" in screen
+        assert "Remove the conversation of crab and user, 2 messages? [y/N]" in screen
         assert len((await client.list_conversations()).conversations) == 2
         said = await crabtalk(*words, "--yes")
         assert (said.code, said.err) == (0, "removed what crab and user said\n")

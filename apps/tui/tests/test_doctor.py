@@ -206,6 +206,30 @@ async def test_files_that_are_no_toml_are_found_without_a_daemon(home: Path) -> 
 
 
 @pytest.mark.req("cli.doctor.config")
+async def test_a_config_no_daemon_could_start_with_is_found_without_one(home: Path) -> None:
+    prepare(home, CRAB, '[limits]\nmcp_wait_seconds = "a"\n')
+    code, found = await doctor(home)
+    assert code == 1
+    ((level, text, mend),) = of(found, "config")
+    assert (level, mend) == ("fail", f"${{EDITOR:-vi}} {home}/config.toml")
+    assert text.startswith(f"[limits] in {home}/config.toml: mcp_wait_seconds must be ")
+
+
+@pytest.mark.req("cli.doctor.config")
+async def test_words_in_the_configuration_that_nobody_reads_are_named_once(home: Path) -> None:
+    told = f"{home}/config.toml has [daemn], which means nothing here and is ignored"
+    async with running(home), connect(home=home) as client:
+        with (home / "config.toml").open("a") as file:
+            file.write("[daemn]\n")
+        await client.reload()
+        assert list((await client.get_stats()).problems) == [told]
+        code, found = await doctor(home)
+        assert code == 0
+        assert of(found, "config") == [("warn", told, f"${{EDITOR:-vi}} {home}/config.toml")]
+        assert of(found, "problem") == []
+
+
+@pytest.mark.req("cli.doctor.config")
 async def test_a_variable_that_is_not_set_is_named(home: Path) -> None:
     prepare(home, CRAB, '[llm]\napi_key = "${NO_SUCH_KEY}"\n[env]\nX = "${ELSE}"\n')
     _, found = await doctor(home)

@@ -55,8 +55,10 @@ async def test_a_subscription_is_made_listed_and_removed(tmp_path: Path) -> None
 async def test_what_the_daemon_refuses_is_a_sentence(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon:
         where = ("--home", daemon.home)
-        assert (await crabtalk("events", "remove", *where, "7")).complaint
-        assert (await crabtalk("events", "subscribe", *where, "rss", "owl")).complaint
+        said = await crabtalk("events", "remove", *where, "7")
+        assert said.complaint == "no subscription has the id 7; `crabtalk events list` has the ids"
+        said = await crabtalk("events", "subscribe", *where, "rss", "owl")
+        assert said.complaint == ("no agent is called 'owl'; `crabtalk agents list` has the names")
         assert (await crabtalk("events", "publish", *where, "")).complaint
 
 

@@ -1,12 +1,15 @@
 """crabtalk kill, compact and archives: with a real daemon, for people and in JSON."""
 
+import asyncio
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.command import at_terminal, crabtalk
-from tests.daemon.served import messages, served
+from apps.tui.tests.command import WARM, at_terminal, crabtalk
+from tests.daemon.served import PATIENCE, messages, served
+from tests.warm import PIPE
 
 SUMMARY = "We spoke of tides. And of the moon."
 
@@ -52,6 +55,7 @@ async def test_a_history_becomes_an_archive_that_can_be_read(tmp_path: Path) -> 
         assert first.endswith("2 messages  We spoke of tides.")
         known = json.loads((await crabtalk("archives", "crab", *where, "--json")).answer)
         names = [archive["name"] for archive in known["archives"]]
+        assert f"crabtalk archives crab {names[0]}\n" in (await crabtalk("archives", "-h")).answer
         assert (names[0] in first, names[1] in second) == (True, True)
         assert known["archives"][0]["first_id"] == 0
         assert known["archives"][0]["summary"] == SUMMARY
@@ -62,11 +66,31 @@ async def test_a_history_becomes_an_archive_that_can_be_read(tmp_path: Path) -> 
         assert said.complaint.startswith("no archive is called 'none'; ")
 
 
+@pytest.mark.req("cli.compact.cancel")
+async def test_ctrl_c_stops_a_compaction_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    """Whoever summarises is told who the agent is, and this one's prompt makes a model hang."""
+    agents = {"crab": 'prompt = """\n!hang\n"""\n'}
+    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+        await client.send("crab", "!say high")
+        process = WARM.start("compact", "crab", "--home", daemon.home, stdout=PIPE, stderr=PIPE)
+        async with asyncio.timeout(PATIENCE):
+            await daemon.model.until_asked(2)
+            process.send_signal(signal.SIGINT)
+            out, err = await process.communicate()
+            await daemon.model.until_hung_up()
+            assert (process.returncode, out) == (130, b"")
+            assert err == b"crabtalk: the compaction was killed; nothing changed\n"
+            await client.send("crab", "!say low")
+        assert not (await client.list_archives("crab")).archives
+
+
 @pytest.mark.req("cli.compact")
 async def test_what_cannot_be_compacted_is_a_sentence(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon:
         for words in (("compact", "crab"), ("compact", "owl"), ("archives", "owl")):
             assert (await crabtalk(*words, "--home", daemon.home)).complaint
+        said = await crabtalk("compact", "owl", "--home", daemon.home)
+        assert said.complaint == "no agent is called 'owl'; there are: crab, twin"
 
 
 @pytest.mark.req("cli.terminal.safe")

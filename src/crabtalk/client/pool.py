@@ -21,6 +21,9 @@ from .errors import (
 
 # Connections kept for later when nobody uses them.
 MAX_IDLE = 4
+# Between attempts while too many wait to be let in. They grow, and differ from client to client, so
+# that a crowd does not come again as one.
+FIRST_PAUSE, LAST_PAUSE = 0.01, 0.32
 
 
 class Lease:
@@ -117,10 +120,8 @@ class Pool:
     async def _connect(self) -> Channel:
         reasons = []
         for endpoint in self._endpoints():
-            channel = Channel()
             try:
-                async with asyncio.timeout(self._connect_timeout):
-                    return await self._reach(endpoint, channel)
+                return await self._arrive(endpoint)
             except (ConnectionRefusedError, FileNotFoundError):
                 continue
             except ssl.SSLCertVerificationError as error:
@@ -130,6 +131,11 @@ class Pool:
                 )
             except TimeoutError:
                 reasons.append(f"{endpoint} did not answer within {self._connect_timeout:g} s")
+            except BlockingIOError:
+                reasons.append(
+                    f"{endpoint} had no room for one more within {self._connect_timeout:g} s, as "
+                    "too many are connecting; try again in a moment"
+                )
             except (FrameError, UnexpectedReplyError) as error:
                 reasons.append(f"what answers at {endpoint} is no daemon: {error}")
             except OSError as error:
@@ -139,6 +145,22 @@ class Pool:
         raise DaemonNotRunningError(
             f"no daemon answers {self._where}; start one with `{self._start}`"
         )
+
+    async def _arrive(self, endpoint: Endpoint) -> Channel:
+        """Tries again until the deadline while there is no room for one more who waits."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._connect_timeout
+        longest = FIRST_PAUSE
+        async with asyncio.timeout_at(deadline):
+            while True:
+                try:
+                    return await self._reach(endpoint, Channel())
+                except BlockingIOError:
+                    pause = between(longest / 2, longest)
+                    if loop.time() + pause > deadline:
+                        raise
+                await asyncio.sleep(pause)
+                longest = min(2 * longest, LAST_PAUSE)
 
     async def _reach(self, endpoint: Endpoint, channel: Channel) -> Channel:
         """Connects and greets. Whatever goes wrong, cancellation too, nothing stays open."""
@@ -162,3 +184,9 @@ class Pool:
             raise ServerError(reply.error.code, reply.error.message)
         if not reply.HasField("welcome"):
             raise UnexpectedReplyError("hello was not answered with welcome")
+
+
+def between(low: float, high: float) -> float:
+    import random  # late: most programs are let in at once
+
+    return random.uniform(low, high)  # noqa: S311 - so that clients spread, not to keep a secret

@@ -8,8 +8,9 @@ def roll(sides: int = 6) -> int: ...
 run_mcp(server)
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from crabtalk.late import late
 
 if TYPE_CHECKING:
     from .errors import ComponentError, UnitError
@@ -45,21 +46,17 @@ __all__ = [
 ]
 
 # Where each is. Imported on first use: a command line needs none of it to print its help.
-MODULES = {
-    "errors": ("ComponentError", "UnitError"),
-    "journal": ("Journal",),
-    "log": ("start_log",),
-    "managers": ("last_lines", "manager_here", "run_command", "stop_component"),
-    "place": ("Place",),
-    "port_file": ("PortFile", "port_files"),
-    "running": ("run_mcp", "serve_mcp"),
-    "service": ("McpService", "Service"),
-    "unit": ("Manager", "Runner", "Status", "Unit"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = late(
+    __name__,
+    {
+        "errors": ("ComponentError", "UnitError"),
+        "journal": ("Journal",),
+        "log": ("start_log",),
+        "managers": ("last_lines", "manager_here", "run_command", "stop_component"),
+        "place": ("Place",),
+        "port_file": ("PortFile", "port_files"),
+        "running": ("run_mcp", "serve_mcp"),
+        "service": ("McpService", "Service"),
+        "unit": ("Manager", "Runner", "Status", "Unit"),
+    },
+)

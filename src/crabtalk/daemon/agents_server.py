@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+from crabtalk.model import ModelInfo
 from crabtalk.protocol import (
     BadRequestError,
     NotFoundError,
@@ -18,6 +19,7 @@ from .daemon import CRAB, Daemon
 from .refusals import answered, no_agent
 
 LARGEST_SETTINGS = 256 * 1024
+LARGEST_CONTEXT = 1 << 40  # tokens; far beyond any, and within the wire's numbers
 # What asking all providers for their models may take.
 ASKING = 10.0
 
@@ -43,7 +45,7 @@ class AgentsServer(Server):
             if stored is not None or request.name in runtime.agents:
                 raise BadRequestError(
                     f"an agent called {request.name!r} is there already; "
-                    "update it, or choose another name"
+                    "edit it, or choose another name"
                 )
             with answered():
                 document = unmask(parse_settings(request.config), None)
@@ -134,12 +136,19 @@ class AgentsServer(Server):
 
     async def list_models(self, request: wire.ListModelsMsg) -> wire.ModelList:
         with answered():
-            names = await self._model_names()
+            models = await self._models()
             active = self._daemon.models.active
-            if not active and names:
+            if not active and models:
                 active = await self._daemon.models.default_model()
         return wire.ModelList(
-            models=[wire.ModelInfo(name=name, active=name == active) for name in names]
+            models=[
+                wire.ModelInfo(
+                    name=model.name,
+                    active=model.name == active,
+                    context_limit=plausible(model.context_limit),
+                )
+                for model in models
+            ]
         )
 
     async def set_active_model(self, request: wire.SetActiveModelMsg) -> None:
@@ -148,9 +157,9 @@ class AgentsServer(Server):
         async with self._daemon.changing():
             with answered():
                 registry = await self._daemon.models.registry()
-                names = await self._model_names()
+                names = [model.name for model in await self._models()]
                 if not registry.entries:
-                    raise NotFoundError("no model is set up; `crabtalkd setup` helps with that")
+                    raise NotFoundError(registry.no_model)
                 if names and request.model not in names:
                     raise NotFoundError(
                         f"no provider offers {request.model[:80]!r}; "
@@ -159,12 +168,17 @@ class AgentsServer(Server):
                 await self._daemon.storage.configure("daemon", "model", request.model)
                 registry.prefer(request.model)
 
-    async def _model_names(self) -> list[str]:
+    async def _models(self) -> list[ModelInfo]:
         try:
             async with asyncio.timeout(ASKING):
-                return [model.name for model in await self._daemon.models.models()]
+                return await self._daemon.models.models()
         except TimeoutError:
             raise UnavailableError("the providers do not say what they offer; try later") from None
+
+
+def plausible(limit: int | None) -> int | None:
+    """A number of tokens; what else a vendor says is not passed on."""
+    return limit if limit is not None and 0 < limit <= LARGEST_CONTEXT else None
 
 
 def bounded(text: str) -> str:

@@ -2,24 +2,17 @@
 
 import asyncio
 import gc
-import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
 from crabtalk import __version__
-
-if TYPE_CHECKING:
-    from .config import Config
-    from .home import Home
-    from .logs import Logs
-
-log = logging.getLogger(__name__)
+from crabtalk.component.command import Commands
 
 # Where the local model is kept, in the home.
 MODELS = "models"
@@ -28,13 +21,23 @@ KINDS = ("openai", "anthropic", "google", "bedrock", "azure", "local")
 EXAMPLES = """\b
 Examples:
   crabtalkd run
-  crabtalkd run --home /tmp/crab --tcp off
   crabtalkd setup
   crabtalkd models --json
 """
 
+RUNNING = """\b
+Examples:
+  crabtalkd run
+  crabtalkd run --home /tmp/crab --tcp off
+"""
 
-@click.group(epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(
+    "crabtalkd",
+    cls=Commands,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="crabtalkd", message="%(prog)s %(version)s")
 def main() -> None:
     """The agent daemon: owns conversations, runs agents, serves clients."""
@@ -47,7 +50,7 @@ home_option = click.option(
 )
 
 
-@main.command(epilog=EXAMPLES)
+@main.command(epilog=RUNNING)
 @home_option
 @click.option(
     "--tcp",
@@ -67,68 +70,17 @@ def run(
     """Run in the foreground until Ctrl+C or SIGTERM."""
     # What is loaded stays: to look for garbage in it takes 15 ms of the start, and finds none.
     gc.disable()
-    from crabtalk.component.log import is_stderr
-
-    from .config import load_config
+    from . import hosting
     from .config_file import ConfigError
-    from .home import Home, HomeError
-    from .log_sinks import FILE
-    from .logs import start_logs
+    from .home import HomeError
     from .process import StartError
 
-    place = Home(home_at(home))
+    root = home_at(home)
     try:
-        config = load_config(place.config, tcp=tcp)
-        with (
-            place,
-            start_logs(
-                directory=place.path / "logs",
-                form=log_format,
-                level=logging.DEBUG if verbose else logging.INFO,
-                # A service manager may have pointed it at that file, for what a crash prints.
-                stderr=None if is_stderr(place.path / "logs" / FILE) else sys.stderr,
-            ) as logs,
-        ):
-            for word in config.unknown:
-                log.warning(
-                    "%s has %s, which means nothing here and is ignored", place.config, word
-                )
-            with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(host(place, config, logs))
+        hosting.run(root, new_event_loop, tcp=tcp, log_format=log_format, verbose=verbose)
     except (HomeError, ConfigError, StartError) as error:
         say(f"crabtalkd: {error}")
         sys.exit(1)
-
-
-async def host(place: "Home", config: "Config", logs: "Logs") -> None:
-    """The daemon in its home, until it is told to stop."""
-    from .daemon import Daemon
-    from .process import serve
-    from .server import DaemonServer
-    from .storing import open_storage
-
-    logs.add_secrets(config.storage.secrets)
-    storage, fleet = open_storage(place.path, config)
-    daemon = Daemon(
-        place.path,
-        storage,
-        config.document,
-        limits=config.runtime_limits,
-        feed_limits=config.feed_limits,
-        delegate_limits=config.delegate_limits,
-        event_limits=config.event_limits,
-        mcp_limits=config.mcp_limits,
-        keep_secret=logs.add_secrets,
-        fleet=fleet,
-    )
-    await serve(place, config, DaemonServer(daemon), ready, daemon)
-
-
-def ready(sentence: str) -> None:
-    log.info(sentence)
-    # Garbage is looked for from now on, though never among what was there before.
-    gc.freeze()
-    gc.enable()
 
 
 @main.command()
@@ -231,6 +183,35 @@ def migrate(home: str | None, source: str, target: str, in_json: bool) -> None:
 
 @main.command()
 @home_option
+@click.option("--json", "in_json", is_flag=True, help="One JSON document on standard output.")
+def check(home: str | None, in_json: bool) -> None:
+    """Say whether a daemon can use config.toml as it is. Exits with 1 when it cannot.
+
+    Starts nothing. Words that mean nothing there are named too, and are no failure.
+
+    \b
+    Examples:
+      crabtalkd check
+      crabtalkd check --json
+    """
+    from .checking import checked
+
+    path = home_at(home) / "config.toml"
+    problem, unread = checked(path)
+    if in_json:
+        import json
+
+        click.echo(json.dumps({"path": str(path), "problem": problem, "ignored": unread}))
+    else:
+        for sentence in (*unread, *([problem] if problem else [])):
+            say(f"crabtalkd: {sentence}")
+        if not problem:
+            say(f"{path} can be used")
+    sys.exit(1 if problem else 0)
+
+
+@main.command()
+@home_option
 @click.option("--agent", default="", help="Only this agent.")
 @click.option("--sender", default="", help="Only this sender.")
 @click.option("--json", "in_json", is_flag=True, help="One JSON object a line.")
@@ -312,6 +293,7 @@ def model_install(home: str | None, if_needed: bool) -> None:
             sys.exit(1)
     else:
         say(f"the local model is in {root / MODELS}")
+        take_up(root)
 
 
 @main.command()
@@ -346,6 +328,27 @@ def setup(
             raise click.UsageError("without a terminal, say --kind and what goes with it")
         said = chooser.run()
     say(said)
+    take_up(root)
+
+
+def take_up(root: Path) -> None:
+    """A daemon that runs here uses from now on what was set up. Where none does, or it cannot, the
+    next one will: what was asked for is done in any case."""
+    from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError
+
+    from .remote import reload as ask
+
+    try:
+        problems = asyncio.run(ask(root))
+    except CannotConnectError:
+        return
+    except (ConnectionClosedError, ServerError, OSError) as error:
+        say(f"crabtalkd: the daemon that runs has not taken it up: {error}")
+        return
+    for problem in problems:
+        say(f"crabtalkd: {problem}")
+    beside = ", but for what is said above" if problems else ""
+    say(f"the daemon that runs has taken it up{beside}")
 
 
 async def something_answers(root: Path) -> bool:

@@ -4,6 +4,7 @@ Sections that belong to other rooms are left to them.
 """
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +37,12 @@ LIMIT_KINDS: tuple[type[Any], ...] = (
     McpLimits,
 )
 LIMIT_KEYS = frozenset(field.name for kind in LIMIT_KINDS for field in dataclasses.fields(kind))
+KEYS = {
+    "daemon": DAEMON_KEYS,
+    "storage": STORAGE_KEYS,
+    "limits": LIMIT_KEYS,
+    "skills": frozenset({"external"}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +128,27 @@ def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None
         flush=parse_durability(storage, path),
         storage=parse_storage(storage, path),
         document=document,
-        unknown=(
-            *(f"[{name}]" for name in document if name not in SECTIONS),
-            *(f"{key} in [daemon]" for key in daemon if key not in DAEMON_KEYS),
-            *(f"{key} in [storage]" for key in storage if key not in STORAGE_KEYS),
-            *(f"{key} in [limits]" for key in limits if key not in LIMIT_KEYS),
+        unknown=unknown_words(document),
+    )
+
+
+def unknown_words(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is in it and nobody reads; that of [llm] and [[providers]] their room refuses."""
+    tables = {name: table for name, table in document.items() if isinstance(table, Mapping)}
+    return (
+        *(f"[{name}]" for name in document if name not in SECTIONS),
+        *(
+            f"{key} in [{name}]"
+            for name, keys in KEYS.items()
+            for key in tables.get(name, ())
+            if key not in keys
         ),
     )
+
+
+def ignored(words: Iterable[str], path: Path) -> list[str]:
+    """A sentence for each."""
+    return [f"{path} has {word}, which means nothing here and is ignored" for word in words]
 
 
 def section(document: dict[str, Any], name: str, path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Constructing it touches nothing; `open` does what takes time, after clients can 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,11 @@ from crabtalk.runtime import Clock, Hook, Limits, Runtime, SessionIndex
 from crabtalk.storage import Agent, Storage, StorageError, StorageUnavailableError
 
 from .bus import Bus
-from .config import parse_config
+from .config import ignored, parse_config, unknown_words
 from .env import DaemonEnv
 from .feed import Feed, FeedLimits
 from .firings import EventLimits
+from .home import by_hand
 from .instructions import Instructions
 from .mcp_feed import McpFeed
 from .mcp_migration import move_servers
@@ -120,6 +122,7 @@ class Daemon:
         self._composite = self._built_in(hooks or {}) if hook is None else None
         self._plugin_problems: list[str] = []
         self._moved: list[str] = []  # what of older files could not be taken over
+        self._ignored: list[str] = []  # what of the configuration nobody reads
         env = DaemonEnv(
             hook or self._composite or Hook(),
             self.feed,
@@ -133,6 +136,11 @@ class Daemon:
         )
         if fleet is not None:
             fleet.join(self)
+
+    def bound_runs(self, most: int) -> None:
+        """No more turns at once than that, whatever the limits say."""
+        limits = self.runtime.limits
+        self.runtime.limits = replace(limits, runs=min(limits.runs, most))
 
     def _built_in(self, others: Mapping[str, Hook]) -> Composite:
         """What every agent can do, as far as its file lets it. `others` come on top."""
@@ -172,7 +180,14 @@ class Daemon:
         """Settings that cannot be used are a problem at once, not when a model is first needed."""
 
         async def opening() -> Registry:
-            registry = await open_registry(document, models_directory=self.home / "models")
+            try:
+                registry = await open_registry(
+                    document,
+                    models_directory=self.home / "models",
+                    setup=by_hand("crabtalkd setup", self.home),
+                )
+            except SettingsError as error:
+                raise self._unusable(error) from None
             self._keep_secret(entry.settings.api_key for entry in registry.entries)
             return registry
 
@@ -180,11 +195,16 @@ class Daemon:
         try:
             settings = read_settings(document)
         except SettingsError as error:
-            provider.problem = str(error)
-            log.error("%s", error)  # noqa: TRY400 - a sentence for a person
+            provider.problem = str(self._unusable(error))
+            log.error("%s", provider.problem)  # noqa: TRY400 - a sentence for a person
         else:
             self._keep_secret(entry.api_key for entry in settings)
         return provider
+
+    def _unusable(self, error: SettingsError) -> SettingsError:
+        """With where it is to be mended, and when that is noticed."""
+        reload = by_hand("crabtalkd reload", self.home)
+        return SettingsError(f"{self.home / 'config.toml'}: {error}; mend it, then `{reload}`")
 
     async def open(self) -> None:
         """Loads the agents. Whatever fails is a problem to be shown, not a reason not to start."""
@@ -194,6 +214,8 @@ class Daemon:
                 self._composite.add(plugins)
                 self._moved = await asyncio.to_thread(move_servers, self.home)
                 self._port_files.watch()
+            # As it is now: what was moved is no longer in it.
+            self._ignored = self._ignored_in(await self.storage.config())
             await self.skills.refresh()
             await self._open_storage()
         except StorageError as error:
@@ -258,7 +280,7 @@ class Daemon:
     def problems(self) -> list[str]:
         """What is wrong with the set-up, a sentence each."""
         found = [*self._broken.values(), *self._plugin_problems, *self._moved, *self.bus.problems]
-        found += self.skills.problems
+        found += [*self._ignored, *self.skills.problems]
         found += [
             f"the MCP server {owner.name} of {owner.agent} failed: {peer.error}"
             for owner, peer in self.mcp.states()
@@ -269,8 +291,9 @@ class Daemon:
     async def reload(self) -> None:
         """Reads configuration and agents anew. Runs in flight go on as they are.
 
-        Raises StorageError, ConfigError or SettingsError when the configuration cannot be used;
-        then nothing has changed.
+        Raises StorageError, ConfigError or SettingsError when the configuration cannot be used or
+        the agents cannot be read; then all but the skills is as it was. Subscriptions that cannot
+        be read stay those in force, which is a problem to be shown.
         """
         async with self._changing:
             document = await self.storage.config()
@@ -284,9 +307,16 @@ class Daemon:
             self._trouble = ""
             self.mcp.env = self._env_of(document)
             self.mcp.retry()
-            self.models = self._models_of(document)
+            before, self.models = self.models, self._models_of(document)
             self.runtime.use(self.models)
+            self.models.take_over(before)
+            self._ignored = self._ignored_in(document)
+        for sentence in self._ignored:
+            log.warning("%s", sentence)
         log.info("reloaded, with %d agents", len(self.runtime.agents))
+
+    def _ignored_in(self, document: Mapping[str, Any]) -> list[str]:
+        return ignored(unknown_words(document), self.home / "config.toml")
 
     async def _load_agents(self) -> None:
         self._broken = await self.runtime.load_agents()

@@ -198,9 +198,11 @@ class Fleet:
 
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         async def told() -> None:
+            from crabtalk.storage.postgres import RefusedError
+
             try:
                 await work
-            except StorageUnavailableError as error:
+            except (StorageUnavailableError, RefusedError) as error:
                 log.info("%s", error)
             except (StorageError, msgspec.MsgspecError) as error:
                 log.warning("%s", error)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,6 +73,12 @@ class Home:
                 "or choose another home with --home"
             ) from None
         return lock
+
+
+def by_hand(command: str, home: Path) -> str:
+    """What a person types. Any home but the usual one is named: their shell may know of none."""
+    is_usual = home == Path.home() / ".crabtalk"
+    return command if is_usual else f"{command} --home {shlex.quote(str(home))}"
 
 
 def make_home(path: Path) -> None:

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, TextIO, TypeAlias
 
+from crabtalk.component.log import CONTROLS
+
 from .log_sinks import FILE, LogFile, Stream
 from .masking import MASK, SHORTEST_SECRET, is_secret, mask
 
@@ -28,9 +30,6 @@ WAITING = 1024
 SHOWN = 16 * 1024
 KEPT = 2 * SHOWN
 CLOSING = 1.0
-
-# Whatever begins a new line somewhere, or commands a terminal.
-CONTROLS = {code: ascii(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 Value: TypeAlias = str | int | float | None
 Line: TypeAlias = dict[str, Value]

@@ -7,7 +7,7 @@ waits needs neither.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from crabtalk.model import (
@@ -33,6 +33,7 @@ class OpeningProvider:
         self._opening = opening
         self._default = default  # as far as it is known without asking anybody
         self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._registry: Registry | None = None
         self._is_closed = False
         self.problem = ""
@@ -43,6 +44,16 @@ class OpeningProvider:
         if self._registry is not None and self._registry.active:
             return self._registry.active
         return self._default
+
+    def take_over(self, other: "OpeningProvider") -> None:
+        """Looks for models at once, in the background, if the other has been needed."""
+        was_needed = other._task is not None or other._looking is not None
+        if was_needed and not self.active:
+            self._looking = asyncio.ensure_future(self._look())
+
+    async def _look(self) -> None:
+        with suppress(ApiError):  # whoever needs one is told
+            await self.default_model()
 
     async def registry(self) -> Registry:
         """Opens it, once. Raises ApiError. Cancelled, the opening goes on."""
@@ -90,8 +101,9 @@ class OpeningProvider:
 
     async def close(self) -> None:
         self._is_closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        for task in (self._looking, self._task):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         if self._registry is not None:
             await self._registry.close()

@@ -10,7 +10,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crabtalk.protocol import Server
@@ -29,7 +29,11 @@ from .config_file import ConfigError
 from .daemon import Daemon
 from .home import Home
 
-# File descriptors kept for everything that is not a connection.
+# File descriptors of a run, beside the connection of whoever is answered: its own to the model, and
+# its log while that is written.
+DESCRIPTORS_A_RUN = 2
+# For all that is neither a caller's nor a run's: the daemon's own files, the index, memories, what
+# tools start.
 SPARE_DESCRIPTORS = 128
 # After everything was drained or cancelled.
 LAST_GRACE = 5.0
@@ -58,12 +62,18 @@ async def serve(
     opening: asyncio.Task[None] | None = None
     reloads = Reloads(daemon)
     loop.add_signal_handler(signal.SIGHUP, reloads.start)
-    listener = Listener(server, within_descriptors(config.limits, config.runtime_limits.runs))
+    runs = config.runtime_limits.runs
+    room = make_room(config.limits, runs)
+    listener = Listener(server, replace(config.limits, connections=room.connections))
+    if daemon is not None:
+        daemon.bound_runs(room.runs)
     try:
         # Left before the draining: a client that comes then must find no daemon, not a dying one.
         with ExitStack() as published:
             where = open_doors(listener, home, config, published)
             ready(f"crabtalkd is ready: {', '.join(where)}")
+            if (room.connections, room.runs) != (config.limits.connections, runs):
+                log.warning("%s", room)
             opening = asyncio.ensure_future(daemon.open()) if daemon is not None else None
             await signals.get()
     finally:
@@ -186,14 +196,37 @@ def address_of(sock: socket.socket) -> TcpAddress:
     return TcpAddress(host, port)
 
 
-def within_descriptors(limits: Limits, runs: int) -> Limits:
-    """Asks for as many file descriptors as it may have, and promises no more connections.
+@dataclass(frozen=True, slots=True)
+class Room:
+    """For how many callers and turns there are file descriptors."""
 
-    Whoever is answered takes two of them: their own connection, and the run's to its model.
-    """
+    connections: int
+    runs: int
+    descriptors: int
+
+    def __str__(self) -> str:
+        return (
+            f"there is room for {self.connections} connections and {self.runs} turns at once, as "
+            f"this process may open {self.descriptors} files; allow it more (ulimit -n, or "
+            "LimitNOFILE in its unit) to have room for all that [limits] says"
+        )
+
+    @classmethod
+    def within(cls, limits: Limits, runs: int, descriptors: int) -> "Room":
+        """As many as the bounds say, or of both as large a share as there can be."""
+        beside = limits.callers - limits.connections + SPARE_DESCRIPTORS
+        wanted = limits.connections + DESCRIPTORS_A_RUN * runs
+        share = min(1.0, max(0, descriptors - beside) / wanted)
+        return cls(max(1, int(limits.connections * share)), max(1, int(runs * share)), descriptors)
+
+
+def make_room(limits: Limits, runs: int) -> Room:
+    """Asks for as many file descriptors as all of that takes, and promises what it got."""
+    wanted = limits.callers + DESCRIPTORS_A_RUN * runs + SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.connections + runs + SPARE_DESCRIPTORS
-    if soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return replace(limits, connections=max(1, min(limits.connections, soft - SPARE_DESCRIPTORS)))
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):  # a system may have a bound it does not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    return Room.within(limits, runs, wanted if soft == resource.RLIM_INFINITY else soft)

@@ -5,6 +5,7 @@ import sys
 import click
 
 BAR = 24
+MB = 1_000_000  # as `127 MB` is counted where the whole of it is announced
 
 
 class Progress:
@@ -23,7 +24,7 @@ class Progress:
     def update(self, name: str, done: int, total: int) -> None:
         if not sys.stderr.isatty():
             if name != self._shown:
-                click.echo(f"fetching {name}, {total >> 20} MB", err=True)
+                click.echo(f"fetching {name}, {round(total / MB)} MB", err=True)
                 self._shown = name
             return
         line = bar(name, done, total)
@@ -36,6 +37,6 @@ class Progress:
 def bar(name: str, done: int, total: int) -> str:
     """`total` is 0 while nobody has said how much there is."""
     if not total:
-        return f"{name} {done >> 20} MB"
+        return f"{name} {round(done / MB)} MB"
     full = done * BAR // total
-    return f"[{'#' * full}{'.' * (BAR - full)}] {name} {done >> 20} of {total >> 20} MB"
+    return f"[{'#' * full}{'.' * (BAR - full)}] {name} {round(done / MB)} of {round(total / MB)} MB"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-from crabtalk.memory import Entry, Hit, Kind, Memory
+from crabtalk.memory import MAX_ALIASES, Entry, Hit, Kind, Memory
 from crabtalk.protocol import BadRequestError, NotFoundError, Server, wire
 from crabtalk.runtime import DEFAULT_SENDER, Scope, SessionHit
 
@@ -170,4 +170,9 @@ def entry_of(given: wire.MemoryEntry) -> Entry:
     except KeyError:
         known = ", ".join(kind.name.lower() for kind in Kind)
         raise BadRequestError(f"a kind is one of {known}, not {given.kind[:40]!r}") from None
+    # They are made in one go, however many, and nobody is answered meanwhile.
+    if len(given.aliases) > MAX_ALIASES:
+        raise BadRequestError(
+            f"{given.name[:60]!r} has more than {MAX_ALIASES} aliases; keep the best"
+        )
     return Entry(0, given.created_at, kind, given.name, given.content, tuple(given.aliases))

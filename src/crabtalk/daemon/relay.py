@@ -173,15 +173,18 @@ class Relay:
         self._start(self._ask_all(subscriber))
 
     async def _ask_all(self, subscriber: "Subscriber") -> None:
-        from crabtalk.storage.postgres import RefusedError
-
         with suppress(StorageError):
             for member in await self._storage.members.list():
                 if member.is_alive and member.id != self._storage.id:
-                    with suppress(RefusedError, DecodeError):
-                        data = await self._storage.mail.ask(member.id, ASKS, b"")
-                        for message in split(data):
-                            subscriber.hear(message)
+                    # Side by side: one that just died seems alive, and is waited for in vain.
+                    self._start(self._ask(member.id, subscriber))
+
+    async def _ask(self, daemon: UUID, subscriber: "Subscriber") -> None:
+        from crabtalk.storage.postgres import RefusedError
+
+        with suppress(StorageError, RefusedError, DecodeError):
+            for message in split(await self._storage.mail.ask(daemon, ASKS, b"")):
+                subscriber.hear(message)
 
     def _came(self, _sender: UUID, body: bytes) -> None:
         if self._feed is not None:

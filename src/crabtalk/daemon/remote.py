@@ -1,7 +1,6 @@
 """What `crabtalkd reload`, `status` and `events` ask of the daemon that runs."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import click
 from google.protobuf.json_format import MessageToDict
 
 from crabtalk.client import connect
+from crabtalk.component.command import counted, visible
 from crabtalk.protocol import wire
 
 CLIENT = "crabtalkd"
@@ -16,8 +16,8 @@ KINDS = frozenset(wire.AgentEventKind.values())
 # Deltas come in pieces; these end what is being said.
 TEXT = (wire.TEXT_DELTA, wire.THINKING_DELTA)
 MARKERS = (wire.TEXT_START, wire.TEXT_END, wire.THINKING_START, wire.THINKING_END)
-# Of the marks that turn text around, those that reach beyond their own word, too.
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+# Before the first question nobody has looked for one.
+NO_MODEL = "not known yet; `crabtalkd models` says which would answer"
 UNSHOWN = (wire.TEXT_START, wire.THINKING_START, wire.TOOLS_COMPLETE, wire.CONTEXT_USAGE)
 
 
@@ -25,7 +25,7 @@ async def reload(home: Path) -> list[str]:
     """Returns what is wrong with the set-up now."""
     async with connect(home=home, client=CLIENT) as client:
         await client.reload()
-        return [printable(problem) for problem in (await client.get_stats()).problems]
+        return [visible(problem) for problem in (await client.get_stats()).problems]
 
 
 async def status(home: Path, in_json: bool) -> str:
@@ -42,15 +42,16 @@ async def status(home: Path, in_json: bool) -> str:
         "model": stats.active_model,
         "problems": list(stats.problems),
     }
-    return json.dumps(known) if in_json else "\n".join(map(printable, as_lines(known)))
+    return json.dumps(known) if in_json else "\n".join(map(visible, as_lines(known)))
 
 
 def as_lines(known: dict[str, Any]) -> list[str]:
+    runs = counted(known["runs"], "turn")
     lines = [
         f"crabtalkd {known['version']} runs in {known['home']}, since {span(known['uptime_secs'])}",
-        f"model          {known['model'] or 'none yet; `crabtalkd setup` helps with that'}",
+        f"model          {known['model'] or NO_MODEL}",
         f"agents         {known['agents']}",
-        f"conversations  {known['active_conversations']} in memory, {known['runs']} turns running",
+        f"conversations  {known['active_conversations']} in memory, {runs} running",
     ]
     return [*lines, *(f"problem        {problem}" for problem in known["problems"])]
 
@@ -107,9 +108,4 @@ def as_line(event: wire.AgentEventMsg, saying: dict[str, list[str]]) -> str:
     clock = event.timestamp[11:19]
     missed = f" (after {event.missed} missed)" if event.missed else ""
     who = f"{event.guest or event.agent} with {event.sender}"
-    return printable(f"{clock} {who}: {what} {content}{missed}".rstrip())
-
-
-def printable(text: str) -> str:
-    """In one line. Names of files and words of agents cannot steer the terminal."""
-    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return visible(f"{clock} {who}: {what} {content}{missed}".rstrip())

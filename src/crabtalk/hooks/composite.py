@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 # What older agents were told a tool is called.
 ALIASES = {"skill_tool": "skill"}
 
+# With these, nobody waits for an answer to what was asked before.
+ENDS = (ToolsComplete, Done)
+
 # Decides whether a call may be made: None, or why not.
 Guard = Callable[[ToolDispatch], str | None]
 Peers = Callable[[], Mapping[str, Agent]]
@@ -142,7 +145,7 @@ class Composite(Hook):
             hook.on_turn(run, content)
 
     def on_event(self, run: Run, event: Event) -> None:
-        if isinstance(event, ToolsComplete | Done):
+        if type(event) in ENDS:
             self._asks.close(run)
         for hook in self._hearing:
             hook.on_event(run, event)

@@ -4,13 +4,27 @@ Quotes are taken off. What an expansion would become is not known, so a `$` stan
 commands inside substitutions come out as commands of their own.
 """
 
-import codecs
 import re
+import sys
 
 LONGEST = 64 * 1024  # characters; reading more would hold up others
 DEEPEST = 32
 # Words after which a command begins anew.
 KEYWORDS = {"!", "coproc", "do", "elif", "else", "function", "if", "then", "until", "while"}
+
+# In $'...': what a letter stands for, and the ways to give a number.
+LETTERS = dict(zip(b"abeEfnrtv\\'\"?", b"\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
+ESCAPE = re.compile(
+    rb"""\\(?:
+        x\{(?P<braced>[0-9a-fA-F]*)\}?
+      | x(?P<byte>[0-9a-fA-F]{1,2})
+      | (?P<octal>[0-7]{1,3})
+      | [uU](?P<character>(?<=u)[0-9a-fA-F]{1,4}|(?<=U)[0-9a-fA-F]{1,8})
+      | c(?P<control>\\\\|.)
+      | (?P<letter>.)
+    )""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
 class UnreadableError(Exception):
@@ -177,15 +191,17 @@ class Reader:
         return "".join(pieces)
 
     def _ansi_quoted(self) -> str:
-        """$'...', in which a backslash and numbers spell a character."""
+        """$'...', in which a backslash spells characters, or bytes of them."""
         pieces = []
         while (sign := self._next()) != "'":
             pieces.append(sign + self._next() if sign == "\\" else sign)
         text = "".join(pieces)
         try:
-            return codecs.decode(text.encode("latin-1", "backslashreplace"), "unicode_escape")
-        except UnicodeDecodeError:
+            data = ESCAPE.sub(spelled, text.encode("utf-8", "surrogatepass"))
+        except ValueError:  # a number that no character has
             return "$"
+        # For bash it ends where a zero is.
+        return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
     def _backticks(self) -> str:
         pieces = []
@@ -299,3 +315,20 @@ class Sentence:
         if self._words:
             self._found.append(self._words)
             self._words = []
+
+
+def spelled(escape: re.Match[bytes]) -> bytes:
+    """What an escape in $'...' stands for. Raises ValueError where there is no such character."""
+    kind = escape.lastgroup or ""
+    text = escape[kind]
+    match kind:
+        case "braced" | "byte":
+            return bytes([int(text or b"0", 16) % 256])
+        case "octal":
+            return bytes([int(text, 8) % 256])
+        case "character":
+            number = min(int(text, 16), sys.maxunicode + 1)
+            return chr(number).encode("utf-8", "surrogatepass")
+        case "control":
+            return bytes([0x7F if text == b"?" else text[0] % 32])
+    return bytes([LETTERS[text[0]]]) if text[0] in LETTERS else escape[0]

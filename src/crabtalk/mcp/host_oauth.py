@@ -23,6 +23,8 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl, ValidationError
 
+from crabtalk.transport import replace_file
+
 # A person's time to read, log in and agree.
 PATIENCE = 300.0
 LONGEST_REQUEST = 16 * 1024
@@ -79,7 +81,6 @@ class TokenFile:
         self._write({**self._read(), **values})
 
     def _write(self, document: dict[str, Any]) -> None:
-        from crabtalk.transport import replace_file  # late: it brings the wire along
 
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(self._path, json.dumps(document).encode(), 0o600)

@@ -49,6 +49,8 @@ LAST_WORDS = 3.0
 LETTING_GO = 5.0
 LONGEST_REASON = 2000
 
+LOST = "the connection was lost"
+LET_GO = "the server is no longer declared"
 NOBODY = "nobody answers at "
 # What the SDK says of an answer with status 404, and of other answers that are none.
 FORGOTTEN = "Session terminated"
@@ -71,6 +73,7 @@ class HostPeer:
         self._broken: asyncio.Future[LostError] = asyncio.get_running_loop().create_future()
         self._connecting: asyncio.Timeout | None = None
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._abandoned: set[asyncio.Task[types.CallToolResult]] = set()
         self._following: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._tools: tuple[McpTool, ...] = ()  # as last told
@@ -80,8 +83,10 @@ class HostPeer:
         self._task = asyncio.ensure_future(self._own())
 
     async def close(self) -> None:
-        """Nothing is left of it, and nothing more is told but that."""
-        self._tell = lambda message: None
+        """Nothing is left of it, and nothing more is told but that and what came of its calls:
+        somebody waits for those."""
+        tell = self._tell
+        self._tell = lambda word: tell(word) if isinstance(word, Result | NoResult) else None
         self._closing.set()
         _, late = await asyncio.wait([self._task], timeout=LETTING_GO)
         if late:
@@ -95,7 +100,7 @@ class HostPeer:
         try:
             await self._live()
         except asyncio.CancelledError:
-            self._loss = "the connection was lost"
+            self._loss = LOST
             if self._closing.is_set():
                 raise
         except Exception as error:
@@ -157,7 +162,7 @@ class HostPeer:
                 tokens,
                 self._ask,
                 self._refused,
-                lambda: self._break("the connection was lost"),
+                lambda: self._break(LOST),
             )
         else:
             tell = self._tell  # also when it is being let go of
@@ -346,13 +351,23 @@ class HostPeer:
             with suppress(RuntimeError):  # it is over already
                 deadline.reschedule(min(loop.time() + order.timeout, latest))
 
+        given = json.loads(order.arguments)
+        asking = asyncio.ensure_future(
+            client.call_tool(order.tool, given, progress_callback=progressed)
+        )
         try:
             async with asyncio.timeout(order.timeout) as deadline:
-                return await client.call_tool(
-                    order.tool, json.loads(order.arguments), progress_callback=progressed
-                )
+                return await asyncio.shield(asking)
         finally:
             reports.close()
+            self._abandon(asking)
+
+    def _abandon(self, asking: asyncio.Task[types.CallToolResult]) -> None:
+        """Tells the server to stop, if it still goes on. One that does not hear makes the SDK wait
+        for longer than the daemon believes that there is anybody here."""
+        if asking.cancel():
+            self._abandoned.add(asking)
+            asking.add_done_callback(self._abandoned.discard)
 
     async def _failed(self, order: Call, error: MCPError) -> None:
         is_alone = len(self._calls) == 1
@@ -361,7 +376,7 @@ class HostPeer:
         if error.code == types.CONNECTION_CLOSED:
             # Why is known in a moment, when its owner has looked.
             await asyncio.wait([self._task], timeout=LAST_WORDS)
-            sentence = self._loss or "the connection was lost"
+            sentence = self._loss or (LET_GO if self._closing.is_set() else LOST)
             is_unheard = is_alone and sentence.startswith(NOBODY)
         elif error.code == types.INVALID_REQUEST and sentence == FORGOTTEN:
             is_unheard = True

@@ -147,11 +147,18 @@ class ServerProcess:
         said: MemoryObjectReceiveStream[SessionMessage],
     ) -> None:
         assert process.stdin is not None  # noqa: S101
-        with suppress(OSError, anyio.ClosedResourceError):
+        try:
             async for message in said:
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 process.stdin.write(text.encode() + b"\n")
                 await process.stdin.drain()
+        except anyio.ClosedResourceError:
+            pass  # whoever spoke has left
+        except OSError:
+            # Most that do not listen are about to end, and how they do says more.
+            if not await self._leaves(process, ASKED):
+                self._complaint = "it closed its input"
+                self.ended.set()
 
     async def _overhear(self, process: asyncio.subprocess.Process) -> None:
         """Keeps the last lines of standard error; a full pipe would stop the server."""

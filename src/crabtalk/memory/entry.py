@@ -22,7 +22,7 @@ class Kind(IntEnum):
     TOPIC = 2
 
 
-class Entry(Struct, frozen=True, array_like=True):
+class Entry(Struct, frozen=True, array_like=True, gc=False):
     """`created_at` is in seconds since 1970. `name` and every alias lead to it."""
 
     id: int

@@ -114,11 +114,14 @@ def from_environment(environ: Mapping[str, str]) -> list[Found]:
 
 
 async def running_servers(
-    environ: Mapping[str, str], http: HttpClient, servers: Sequence[LocalServer] = SERVERS
+    environ: Mapping[str, str],
+    http: HttpClient,
+    servers: Sequence[LocalServer] = SERVERS,
+    patience: float = PROBE_TIMEOUT,
 ) -> list[Found]:
     """Servers that answer within a moment and have a model, asked all at once."""
     asked = [moved(server, environ) for server in servers]
-    answers = await asyncio.gather(*(models_at(server, http) for server in asked))
+    answers = await asyncio.gather(*(models_at(server, http, patience) for server in asked))
     return [
         Found(
             ProviderSettings(
@@ -148,12 +151,12 @@ def moved(server: LocalServer, environ: Mapping[str, str]) -> LocalServer:
     return msgspec.structs.replace(server, base=f"{scheme}://{rest}")
 
 
-async def models_at(server: LocalServer, http: HttpClient) -> list[str]:
+async def models_at(server: LocalServer, http: HttpClient, patience: float) -> list[str]:
     """The models a server has; none when it is not there, is something else, or wants a key."""
-    timeouts = Timeouts(connect=PROBE_TIMEOUT, first=PROBE_TIMEOUT, between=PROBE_TIMEOUT)
+    timeouts = Timeouts(connect=patience, first=patience, between=patience)
     path = server.installed or "/v1/models"
     try:
-        async with asyncio.timeout(PROBE_TIMEOUT):
+        async with asyncio.timeout(patience):
             status, _, body = await http.fetch(Call(server.base + path, method="GET"), timeouts)
     except (ApiError, TimeoutError):
         return []

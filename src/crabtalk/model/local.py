@@ -51,6 +51,11 @@ INSTRUCTIONS = ("avx2", "bmi2", "f16c", "fma")
 ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 INSTEAD = "use an API key or a local server instead (crabtalkd setup)"
 SHUT_DOWN = "the local model has been shut down"
+# Instead of the server's own sentence, which asks for a setting that nobody here has.
+TOO_LONG = (
+    f"the conversation is too long for the local model, which reads {CONTEXT} tokens at once; "
+    "compact it, or begin a new one"
+)
 
 
 class LocalProvider:
@@ -174,7 +179,10 @@ class LocalProvider:
         return HttpProvider(dialect, self._http, timeouts=TIMEOUTS, retry=Retry(max_retries=0))
 
     async def _explain(self, child: "Child", error: ApiError) -> ApiError:
-        """Of a lost connection, the reason, when it is that the child is no more."""
+        """Of a lost connection, the reason, when it is that the child is no more; of a refusal
+        to read so much, what to do."""
+        if error.kind is ErrorKind.CONTEXT:
+            return self._error(ErrorKind.CONTEXT, TOO_LONG)
         if error.kind is not ErrorKind.CONNECTION or not await child.is_gone():
             return error
         if self._closed:

@@ -105,12 +105,16 @@ class Retry(Value, frozen=True):
         return max(jittered, error.retry_after or 0.0)
 
 
-def last_words(decoder: Decoder, failure: ApiError) -> list[Chunk]:
-    """Raises `failure` if there was more to say."""
+def last_words(decoder: Decoder, is_complete: bool, failure: ApiError | None = None) -> list[Chunk]:
+    """An answer that is complete stays one, however its connection ends: what was cut off behind
+    it, its price or the word that this was all, is no part of it. Of another, the failure is told.
+    """
     try:
         return decoder.end()
-    except ApiError:
-        raise failure from None
+    except ApiError as error:
+        if is_complete:
+            return []
+        raise failure or error from None
 
 
 class HttpProvider:
@@ -192,6 +196,7 @@ class HttpProvider:
                 raise self.dialect.error(reply.status, reply.headers, await reply.read())
             self._must_stream(reply)
             decoder = self.dialect.decoder(request)
+            is_complete = False
             piece = await reply.piece()
             if piece.lstrip().startswith(b"{"):  # no stream begins with a brace
                 piece += await reply.read()
@@ -200,6 +205,7 @@ class HttpProvider:
             while piece:
                 chunks = decoder.feed(piece)
                 for chunk in chunks:
+                    is_complete = is_complete or chunk.finish != ""
                     yield chunk
                 if decoder.is_over:
                     await reply.finish()
@@ -209,11 +215,10 @@ class HttpProvider:
                 try:
                     piece = await reply.piece()
                 except ApiError as error:
-                    # An answer that is complete stays one, however its connection ends.
-                    for chunk in last_words(decoder, error):
+                    for chunk in last_words(decoder, is_complete, error):
                         yield chunk
                     return
-            for chunk in decoder.end():
+            for chunk in last_words(decoder, is_complete):
                 yield chunk
 
     def _must_stream(self, reply: Reply) -> None:

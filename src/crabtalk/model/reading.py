@@ -19,6 +19,15 @@ def decode(body: bytes) -> Any:
         raise ApiError(ErrorKind.PROTOCOL, f"the answer is not JSON: {start!r}") from None
 
 
+def listed_models(body: bytes, key: str) -> list[Any]:
+    """What a vendor has under that name, of any kind. Raises ApiError where that is no list."""
+    document = decode(body)
+    entries = document.get(key) if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        raise ApiError(ErrorKind.PROTOCOL, "the list of models is not one; check base_url")
+    return entries
+
+
 def http_phrase(status: int, body: bytes) -> str:
     """Something to say about a body that says nothing we understand."""
     text = " ".join(body[:200].decode(errors="replace").split())

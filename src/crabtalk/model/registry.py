@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # Failures after which another provider may do better. A malformed request would fail there too.
 FALLS_BACK = TRANSIENT | {ErrorKind.QUOTA}
 
+SETUP = "crabtalkd setup"
+
 
 class Entry(msgspec.Struct):
     """A provider in the registry, or the reason why it cannot be used."""
@@ -44,6 +46,14 @@ class Entry(msgspec.Struct):
     def names(self) -> list[str]:
         """Its models: those configured, else those it says it has."""
         return list(self.settings.models) or [model.name for model in self.advertised]
+
+    def offered(self) -> list[ModelInfo]:
+        """Its models, with what is known of them, by its own word or without asking."""
+        told = {model.name: model.context_limit for model in self.advertised}
+        if isinstance(self.provider, ApiError):
+            return [ModelInfo(name) for name in self.names]
+        known = self.provider.context_limit
+        return [ModelInfo(name, told.get(name) or known(name)) for name in self.names]
 
     @property
     def problem(self) -> ApiError | None:
@@ -70,10 +80,12 @@ class Registry:
         *,
         environ: Mapping[str, str] = os.environ,
         models_directory: "Path | None" = None,
+        setup: str = SETUP,
     ) -> None:
         self._http = http or HttpClient()
         self._environ = environ
         self._models_directory = models_directory
+        self._setup = setup  # what a person types who has no model yet
         self._entries: dict[str, Entry] = {}
         self._routes: dict[str, Entry] = {}
         self._active = ""
@@ -127,6 +139,11 @@ class Registry:
         return self._http
 
     @property
+    def no_model(self) -> str:
+        """What is said where there is none."""
+        return f"no model is set up; `{self._setup}` helps with that"
+
+    @property
     def active(self) -> str:
         """The model for requests that name none; empty while nobody has chosen or been asked."""
         return self._active
@@ -177,8 +194,7 @@ class Registry:
             except ApiError:
                 if not entry.settings.models:
                     continue
-            known = {model.name: model for model in entry.advertised}
-            found += [known.get(name, ModelInfo(name)) for name in entry.names]
+            found += entry.offered()
         return found
 
     def context_limit(self, model: str) -> int | None:
@@ -215,7 +231,7 @@ class Registry:
                 return entry.names[0] if entry.settings.models else model
         if problems:
             raise problems[0]
-        raise ApiError(ErrorKind.CONFIG, "no model is set up; `crabtalkd setup` helps with that")
+        raise ApiError(ErrorKind.CONFIG, self.no_model)
 
     async def _chain(self, request: Request) -> list[tuple[Entry, Request]]:
         """The provider for a request, then those it falls back to, each with its own model."""
@@ -269,12 +285,13 @@ async def open_registry(
     environ: Mapping[str, str] = os.environ,
     models_directory: "Path | None" = None,
     servers: Sequence[LocalServer] = SERVERS,
+    setup: str = SETUP,
 ) -> Registry:
     """The registry a config.toml describes; where it describes none, what can be found.
 
     Raises SettingsError for a document that cannot be used.
     """
-    registry = Registry(environ=environ, models_directory=models_directory)
+    registry = Registry(environ=environ, models_directory=models_directory, setup=setup)
     configured = read_settings(document)
     if any(settings.fallback == "local" for settings in configured) and not any(
         settings.name == "local" for settings in configured

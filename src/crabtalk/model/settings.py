@@ -73,6 +73,13 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
     "api_version": str,
 }
 
+KINDS_OF_VALUES: dict[type | tuple[type, ...], str] = {
+    str: 'text: write it in "quotes"',
+    list: "a list of names",
+    int: "a whole number",
+    (int, float): "a number",
+}
+
 
 def read_settings(document: Mapping[str, Any]) -> list[ProviderSettings]:
     """The providers of a config.toml, as written: variables are not filled in yet."""
@@ -125,7 +132,7 @@ def read_entry(entry: Any, source: str) -> ProviderSettings:
         if key not in FIELDS:
             raise SettingsError(f"{source} has {key}, which means nothing there")
         if not isinstance(value, FIELDS[key]) or isinstance(value, bool):
-            raise SettingsError(f"{key} in {source} has the wrong type")
+            raise SettingsError(f"{key} in {source} must be {KINDS_OF_VALUES[FIELDS[key]]}")
         values[key] = value
     models = values.get("models", [])
     if not all(isinstance(model, str) and model for model in models):

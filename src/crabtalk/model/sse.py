@@ -1,7 +1,5 @@
 """Server-sent events: bytes in, however they were split, events out."""
 
-from collections.abc import Iterator
-
 from .errors import ApiError, ErrorKind
 
 # An event this long is no event of a model's.
@@ -11,13 +9,13 @@ MAX_LINES = 100_000
 
 
 class SseDecoder:
-    """Yields (event name, data). Follows the HTML standard's parsing of event streams.
+    """Gives (event name, data). Follows the HTML standard's parsing of event streams.
 
     Lines end in LF, CR LF or CR; comments and unknown fields are passed over; data lines of one
     event are joined by LF; an event without data is none.
     """
 
-    __slots__ = ("_data", "_event", "_rest", "_skip_lf", "_started")
+    __slots__ = ("_data", "_event", "_is_between", "_rest", "_skip_lf", "_started")
 
     def __init__(self) -> None:
         self._rest = b""  # the beginning of a line
@@ -25,9 +23,18 @@ class SseDecoder:
         self._event = ""
         self._skip_lf = False  # the last piece ended in CR; a LF at once belongs to it
         self._started = False
+        self._is_between = False  # events: nothing that came is part of what is to come
 
-    def feed(self, data: bytes) -> Iterator[tuple[str, bytes]]:
-        """Yields the events that `data` completes. Exhaust it before feeding again."""
+    def feed(self, data: bytes) -> list[tuple[str, bytes]]:
+        """The events that `data` completes."""
+        if (
+            self._is_between
+            and data[:6] == b"data: "
+            and data[-2:] == b"\n\n"
+            and data.find(b"\n") == len(data) - 2
+            and b"\r" not in data
+        ):  # an event of one line, whole: nearly all pieces are, at a third of the cost
+            return [("", data[6:-2])]
         if self._skip_lf and data:
             data = data.removeprefix(b"\n")
             self._skip_lf = False
@@ -42,24 +49,26 @@ class SseDecoder:
         if lines and not self._started:
             self._started = True
             lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
+        events: list[tuple[str, bytes]] = []
         for line in lines:
             if line.startswith(b"data:"):
                 self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
             elif not line:
                 if self._data:
-                    event = self._event, b"\n".join(self._data)
+                    events.append((self._event, b"\n".join(self._data)))
                     self._data = []
-                    self._event = ""
-                    yield event
-                else:
-                    self._event = ""
+                self._event = ""
             elif line.startswith(b"event:"):
                 self._event = line[6:].strip().decode(errors="replace")
             elif line == b"data":
                 self._data.append(b"")
         if len(self._data) > MAX_LINES:
             raise ApiError(ErrorKind.PROTOCOL, "the stream has an event without end")
+        self._is_between = self._started and not (
+            self._rest or self._data or self._event or self._skip_lf
+        )
+        return events
 
-    def end(self) -> Iterator[tuple[str, bytes]]:
+    def end(self) -> list[tuple[str, bytes]]:
         """The stream is over. Servers that forget the last blank line are forgiven."""
-        yield from self.feed(b"\n\n")
+        return self.feed(b"\n\n")

@@ -27,7 +27,7 @@ from .frames import (
     encode_frame,
     encode_reply,
 )
-from .parts import has_too_many_parts
+from .parts import LARGE_FRAME, check_parts
 from .routes import ROUTES, Route, Shape
 from .server import Reply, Server
 
@@ -36,6 +36,7 @@ PROTOCOL_VERSION = 1
 
 __all__ = [
     "HEADER_SIZE",
+    "LARGE_FRAME",
     "MAX_FRAME",
     "PROTOCOL_VERSION",
     "ROUTES",
@@ -56,9 +57,9 @@ __all__ = [
     "UnauthorizedError",
     "UnavailableError",
     "UnsupportedError",
+    "check_parts",
     "encode_frame",
     "encode_reply",
     "error_message",
-    "has_too_many_parts",
     "wire",
 ]

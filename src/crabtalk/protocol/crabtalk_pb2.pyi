@@ -2546,19 +2546,25 @@ class ModelInfo(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     ACTIVE_FIELD_NUMBER: _builtins.int
+    CONTEXT_LIMIT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     active: _builtins.bool
+    context_limit: _builtins.int
+    """Tokens it reads at once; absent where that is not known."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         active: _builtins.bool = ...,
+        context_limit: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_context_limit", b"_context_limit", "context_limit", b"context_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_limit", b"_context_limit", "active", b"active", "context_limit", b"context_limit", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__context_limit: _TypeAlias = _typing.Literal["context_limit"]  # noqa: Y015
+    _WhichOneofArgType__context_limit: _TypeAlias = _typing.Literal["_context_limit", b"_context_limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__context_limit) -> _WhichOneofReturnType__context_limit | None: ...
 
 Global___ModelInfo: _TypeAlias = ModelInfo  # noqa: Y015
 

@@ -43,7 +43,7 @@ class GoneError(RequestError):
 
 
 class TooLargeError(RequestError):
-    """The request, or the answer to it, does not fit a frame."""
+    """The request, or the answer to it, does not fit a frame, or is of too many parts."""
 
     code = 413
 

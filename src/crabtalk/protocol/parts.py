@@ -1,24 +1,32 @@
 """Parts: the fields and messages within a request, counted before any of them is made.
 
-One that is empty takes two bytes of a frame, and a hundred of memory. A frame of nothing else would
-be a gigabyte, and nobody would be answered while it is made. Whether a request is right is not
-known here.
+One that is empty takes two bytes of a frame, and up to a hundred of memory. A frame of nothing else
+would be a gigabyte, and nobody would be answered while it is made. Counting them takes its time as
+well, and is done in slices. Whether a request is right is not known here.
 """
+
+from collections.abc import Iterator
+from typing import NoReturn
 
 from google.protobuf.descriptor import Descriptor
 
 from . import crabtalk_pb2 as wire
+from .errors import BadRequestError, TooLargeError
 
-# As many as the largest request that makes sense has: all a memory may hold.
-MOST_PARTS = 100_100
+# The entries that a memory may hold, and some for what is around them.
+MOST_MESSAGES = 100_100
+# As many when each entry has two aliases, and so is eight parts. To make them takes some 25 ms, in
+# which nobody is answered: more aliases than that a memory may hold, but not be sent at once.
+MOST_PARTS = 800_100
 # A request is one field; a later client may send some beside it.
 MOST_FIELDS = 64
-# What is smaller cannot hold enough of them to matter, and is read sooner than counted.
-LARGE = 1024 * 1024
-VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5
+# What is no larger cannot hold enough of them to matter, and is read sooner than counted.
+LARGE_FRAME = 16 * 1024
+# Counted before others get their turn: a millisecond, or four of numbers longer than they need be.
+SLICE = 5_000
+VARINT, EIGHT_BYTES, LENGTH, GROUP, FOUR_BYTES = 0, 1, 2, 3, 5
 
-# The fields of a message that hold messages, by number, and the same of those. A message without
-# any is not looked into.
+# The fields of a message that hold messages, by number, and the same of those.
 Places = dict[int, "Places"]
 
 
@@ -33,21 +41,39 @@ def places_of(descriptor: Descriptor) -> Places:
 REQUEST = places_of(wire.ClientMessage.DESCRIPTOR)
 
 
-def has_too_many_parts(payload: bytes | bytearray) -> bool:
-    """Of what is no message nothing is said: whoever reads it will notice."""
-    if len(payload) <= LARGE:
-        return False
+def check_parts(payload: bytes | bytearray) -> Iterator[None]:
+    """Pauses between slices of the work. Raises TooLargeError when there are too many.
+
+    A group is a BadRequestError: no request has one, and anything can be in it. Of what is no
+    message nothing is said: whoever reads it will notice.
+    """
     try:
-        return left_over(payload, 0, len(payload), REQUEST, MOST_FIELDS) < 0
+        yield from count(payload)
     except IndexError:  # it ends where it should go on
-        return False
+        return
 
 
-def left_over(data: bytes | bytearray, at: int, end: int, places: Places, left: int) -> int:
-    """How many more fields a message may have; below zero when it, or one in it, has too many.
-    What nobody knows counts as well: to pass over it takes as long."""
-    while at < end and left >= 0:
-        left -= 1
+def count(data: bytes | bytearray) -> Iterator[None]:
+    """What nobody knows counts as well: to pass over it takes as long."""
+    at, end, places = 0, len(data), REQUEST
+    around: list[tuple[int, Places]] = []  # where the messages end that this one is in
+    parts = messages = fields = 0
+    while True:
+        while at >= end:
+            if not around:
+                if parts > MOST_PARTS:
+                    refuse(MOST_PARTS, "fields in all")
+                return
+            end, places = around.pop()
+        parts += 1
+        if not parts % SLICE:
+            if parts > MOST_PARTS:
+                refuse(MOST_PARTS, "fields in all")
+            yield
+        if not around:
+            fields += 1
+            if fields > MOST_FIELDS:
+                refuse(MOST_FIELDS, "fields of its own")
         tag = data[at]
         at += 1
         if tag > 127:
@@ -59,16 +85,26 @@ def left_over(data: bytes | bytearray, at: int, end: int, places: Places, left: 
             if size > 127:
                 size, at = number(data, at - 1)
             inner = places.get(tag >> 3)
-            if inner and left_over(data, at, min(at + size, end), inner, MOST_PARTS) < 0:
-                return -1
-            at += size
+            if inner is None:
+                at += size
+                continue
+            messages += 1
+            if messages > MOST_MESSAGES:
+                refuse(MOST_MESSAGES, "messages in all")
+            if size:
+                around.append((end, places))
+                end, places = min(at + size, end), inner
         elif kind == VARINT:
-            _, at = number(data, at)
+            last = at + 9
+            while data[at] > 127 and at < last:
+                at += 1
+            at += 1
         elif kind in (EIGHT_BYTES, FOUR_BYTES):
             at += 8 if kind == EIGHT_BYTES else 4
+        elif kind == GROUP:
+            raise BadRequestError("the request has a group in it, and none may; leave it out")
         else:
-            return -1  # a group, which no request has, and in which anything can be
-    return left
+            return  # there is no such kind
 
 
 def number(data: bytes | bytearray, at: int) -> tuple[int, int]:
@@ -82,3 +118,9 @@ def number(data: bytes | bytearray, at: int) -> tuple[int, int]:
             return found, at
         shift += 7
     raise IndexError("a number of more than ten bytes is none")
+
+
+def refuse(most: int, kind: str) -> NoReturn:
+    raise TooLargeError(
+        f"the request has too many parts, more than {most} {kind}; send fewer of them"
+    )

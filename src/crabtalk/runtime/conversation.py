@@ -240,6 +240,13 @@ async def to_the_end(work: Awaitable[T]) -> T:
     return task.result()
 
 
+def uncancel() -> None:
+    """The cancellation was heard; what follows is tidying up and must not be taken for it."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
+
+
 def replayed(marker: MarkerRecord | None, messages: Sequence[MessageRecord]) -> list[Message]:
     """The history a run starts from."""
     summary = [Message("user", marker.summary)] if marker is not None and marker.summary else []

@@ -1,5 +1,7 @@
 """Why the engine refuses. Each says what to do next."""
 
+from crabtalk.storage import Pair
+
 
 class RuntimeRefusalError(Exception):
     """The engine cannot do what it was asked to."""
@@ -31,3 +33,8 @@ class BusyError(RuntimeRefusalError):
 
 class CompactionError(RuntimeRefusalError):
     """The summary could not be made or kept. Nothing changed."""
+
+
+def no_conversation(pair: Pair) -> UnknownConversationError:
+    agent, sender = pair.agent[:80], pair.sender[:80]
+    return UnknownConversationError(f"{agent} has had no conversation with {sender} yet")

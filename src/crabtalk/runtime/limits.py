@@ -11,7 +11,7 @@ class Limits:
 
     # Turns at once, running and waiting; the next one is refused.
     runs: int = 4096
-    # Bytes of what was said in all of those together, steering included.
+    # Characters of what was said in all of those together, steering included.
     held_bytes: int = 256 * 1024 * 1024
     # Conversations kept in memory while nothing runs in them, and bytes of text they may hold.
     live_conversations: int = 256

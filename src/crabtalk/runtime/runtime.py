@@ -6,43 +6,33 @@ Storage, Provider and Env, and all but the first two have defaults.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TypedDict, Unpack
 
 from crabtalk.model import ApiError, Provider
-from crabtalk.storage import (
-    Agent,
-    AgentError,
-    Archive,
-    Pair,
-    Storage,
-    StorageError,
-    StorageUnavailableError,
-    log_name,
-)
+from crabtalk.storage import Agent, Archive, Pair, Storage, StorageError, StorageUnavailableError
 
+from .agents import Agents
 from .backend import Backend
 from .clock import Clock
-from .compaction import next_name, summarise, title_of, transcript
-from .conversation import Conversation, Place, to_the_end
+from .compaction import summarise, transcript
+from .conversation import Conversation, Place, to_the_end, uncancel
 from .conversations import Conversations
 from .errors import (
-    BusyError,
     CompactionError,
     NothingInFlightError,
-    NothingToCompactError,
-    RuntimeRefusalError,
     UnknownAgentError,
-    UnknownConversationError,
     UnknownToolError,
+    no_conversation,
 )
 from .events import Compacted, Done, Event, Started, StopReason
+from .folding import Summarising, folded
 from .hook import Env
 from .limits import Limits
 from .run import Parent, Run
+from .runs import Runs
 from .search import SessionIndex
 from .turn import Turn
 
@@ -52,7 +42,6 @@ DEFAULT_SENDER = "user"
 TITLE_LENGTH = 200
 # What a turn may say of tools; anything else is the name of one.
 CHOICES = frozenset({"", "auto", "none", "required"})
-T = TypeVar("T")
 
 
 class TurnOptions(TypedDict, total=False):
@@ -86,53 +75,40 @@ class Runtime:
         self.index = index
         kept = index.appended if index is not None else None
         self.conversations = Conversations(storage, self.limits, self.clock, kept)
-        self._agents: dict[str, Agent] = {}  # as they were written
-        self._made: dict[str, Agent] = {}  # for one task each; nobody can address them by name
-        self._built: dict[str, Agent] = {}  # as they run
+        self._agents = Agents(self.env)
+        self._runs = Runs(self.env, lambda: self.limits, self.clock)
         self._backend = Backend(provider)
         self._retiring: set[asyncio.Task[None]] = set()
-        self._runs: set[Run] = set()
-        self._held = 0  # bytes of what was said in them
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
     @property
     def agents(self) -> Mapping[str, Agent]:
         """Those that can be addressed, as they were written."""
-        return MappingProxyType(self._agents)
+        return self._agents.listed
 
     def register(self, agent: Agent) -> None:
         """Adds an agent, or puts another in its place. Runs in flight keep the one they have."""
-        built = self.env.hook.on_build_agent(agent)
-        self.env.hook.on_register_agent(agent.name, agent)
-        self._agents[agent.name] = agent
-        # What an agent is told may speak of the others, so all are built anew when next used.
-        self._built = {agent.name: built}
+        self._agents.register(agent)
 
     def unregister(self, name: str) -> None:
-        if self._agents.pop(name, None) is not None:
-            self._built.clear()
-            self.env.hook.on_unregister_agent(name)
+        self._agents.unregister(name)
 
     def adopt(self, agent: Agent) -> None:
         """An agent for a task: it runs as others do, but is not listed, kept, or reloaded."""
-        self.env.hook.on_register_agent(agent.name, agent)
-        self._made[agent.name] = agent
+        self._agents.adopt(agent)
 
     def dismiss(self, name: str) -> None:
         """Its task is over. A run that is still in flight keeps what it has."""
-        if self._made.pop(name, None) is not None:
-            self._built.pop(name, None)
-            self.env.hook.on_unregister_agent(name)
+        self._agents.dismiss(name)
 
     def written(self, name: str) -> Agent:
         """As it was written. Raises UnknownAgentError."""
-        try:
-            return self._made.get(name) or self._agents[name]
-        except KeyError:
-            known = ", ".join(sorted(self._agents)) or "none yet"
-            sentence = f"no agent is called {name[:80]!r}; there are: {known[:400]}"
-            raise UnknownAgentError(sentence) from None
+        return self._agents.written(name)
+
+    def agent(self, name: str) -> Agent:
+        """As it runs. Raises UnknownAgentError."""
+        return self._agents.built(name)
 
     async def load_agents(self) -> dict[str, str]:
         """Registers what storage has, and forgets what it no longer has.
@@ -140,27 +116,7 @@ class Runtime:
         Returns those that cannot be used, by name, with a sentence why. One that was registered
         before it broke stays as it was.
         """
-        found, broken = await self.storage.agents()
-        self._built.clear()
-        for agent in found:
-            if self._agents.get(agent.name) == agent:
-                continue
-            try:
-                self.register(agent)
-            except AgentError as error:
-                broken[agent.name] = str(error)
-            except Exception as error:
-                log.exception("the agent %s cannot be registered", agent.name)
-                broken[agent.name] = str(error)
-        for name in self._agents.keys() - {agent.name for agent in found} - broken.keys():
-            self.unregister(name)
-        return broken
-
-    def agent(self, name: str) -> Agent:
-        """As it runs. Raises UnknownAgentError."""
-        if (built := self._built.get(name)) is not None:
-            return built
-        return self._built.setdefault(name, self.env.hook.on_build_agent(self.written(name)))
+        return await self._agents.load(self.storage)
 
     # ── The provider ────────────────────────────────────────────────────────────────────────
 
@@ -186,12 +142,12 @@ class Runtime:
         primary = self.agent(agent)
         choice = options.get("tool_choice", "")
         if choice not in CHOICES and choice not in (names := self._tool_names(primary)):
-            sentence = f"{agent} has no tool called {choice[:80]!r} to choose; it has {names}"
+            known = ", ".join(names) or "none"
+            sentence = f"{agent} has no tool called {choice[:80]!r} to choose; it has {known[:400]}"
             raise UnknownToolError(sentence)
-        guest = options.get("guest", "")
-        run = self._new_run(
+        run = self._runs.new(
             Pair(agent, options.get("sender") or DEFAULT_SENDER),
-            guest,
+            options.get("guest", ""),
             options.get("cwd"),
             options.get("parent"),
         )
@@ -200,12 +156,17 @@ class Runtime:
         run.said = content
         if not options.get("verbatim"):
             content = self.env.hook.preprocess(agent, content) or content
-        self.env.hook.on_turn(run, content)
-        self._hold(run, content)
+        self._runs.hold(run, content)
+        try:
+            # Only of a turn that nothing refuses any more: hooks keep what they learn to its Done.
+            self.env.hook.on_turn(run, content)
+        except BaseException:
+            self._runs.release(run)
+            raise
         conversation = self.conversations.get(run.pair)
         place = conversation.join(run.id)
         run.emit(Started(run.speaker, run.id))
-        self._own(run, self._turn(run, conversation, place, primary, guest, content, choice))
+        self._runs.own(run, self._turn(run, conversation, place, primary, content, choice))
         return run
 
     def _tool_names(self, agent: Agent) -> list[str]:
@@ -224,53 +185,14 @@ class Runtime:
         """A turn, when it is over. Cancelled, the run goes on."""
         return await self.start(agent, content, **options).wait()
 
-    def _new_run(
-        self, pair: Pair, guest: str = "", cwd: Path | None = None, parent: Parent | None = None
-    ) -> Run:
-        if len(self._runs) >= self.limits.runs:
-            raise BusyError(f"{len(self._runs)} turns are running or waiting; try again later")
-        return Run(
-            self.clock.new_id(),
-            pair,
-            guest or pair.agent,
-            self.env,
-            self.limits.stream_events,
-            cwd=cwd or self.env.cwd,
-            is_guest=bool(guest),
-            parent=parent,
-        )
-
-    def _hold(self, run: Run, text: str) -> None:
-        """Takes note of a text that stays in memory as long as its run. Raises BusyError."""
-        if self._held + len(text) > self.limits.held_bytes:
-            raise BusyError("too much was said that no agent has come to yet; try again later")
-        self._held += len(text)
-        run.held += len(text)
-
-    def _own(self, run: Run, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """The run's task is the runtime's, whoever asked for it."""
-        task = asyncio.ensure_future(work)
-        run.task = task
-
-        def over(task: asyncio.Task[T]) -> None:
-            self._runs.discard(run)
-            self._held -= run.held
-            if not task.cancelled():
-                task.exception()  # whoever waits has it; if nobody does any more, nobody cares
-
-        self._runs.add(run)
-        task.add_done_callback(over)
-        return task
-
     async def _turn(
         self,
         run: Run,
         conversation: Conversation,
         place: Place,
         primary: Agent,
-        guest: str,
         content: str,
-        tool_choice: str,
+        choice: str,
     ) -> None:
         """The whole life of a run: its place in the line, the turn, the end."""
         done = Done(run.speaker, StopReason.CANCELLED)
@@ -278,9 +200,7 @@ class Runtime:
             async with conversation.turn(place):
                 conversation.run = run
                 try:
-                    done = await self._carry_out(
-                        run, conversation, primary, guest, content, tool_choice
-                    )
+                    done = await self._carry_out(run, conversation, primary, content, choice)
                 finally:
                     conversation.run = None
         except asyncio.CancelledError:
@@ -299,15 +219,9 @@ class Runtime:
         note(run, done)
 
     async def _carry_out(
-        self,
-        run: Run,
-        conversation: Conversation,
-        primary: Agent,
-        guest: str,
-        content: str,
-        tool_choice: str,
+        self, run: Run, conversation: Conversation, primary: Agent, content: str, choice: str
     ) -> Done:
-        speaker = self.agent(guest) if guest else primary
+        speaker = self.agent(run.speaker) if run.is_guest else primary
         backend = self._backend
         with backend.used():
             turn = Turn(
@@ -318,7 +232,7 @@ class Runtime:
                 self.env,
                 self.limits,
                 self.clock,
-                tool_choice=tool_choice,
+                tool_choice=choice,
             )
             try:
                 return await turn.carry_out(content)
@@ -343,8 +257,9 @@ class Runtime:
         if conversation is not None and conversation.run is not None:
             conversation.run.kill()
             return True
-        if conversation is None or not conversation.exists:
-            await self._must_exist(pair)
+        is_known = conversation is not None and conversation.exists
+        if not is_known and await self.storage.meta(pair) is None:
+            raise no_conversation(pair)
         return False
 
     def steer(self, agent: str, content: str, sender: str = "") -> None:
@@ -360,10 +275,7 @@ class Runtime:
                 f"nothing runs in the conversation of {pair.agent[:80]} with {pair.sender[:80]}; "
                 "say it as a message of its own"
             )
-        if len(run.steers) >= self.limits.steers:
-            raise BusyError(f"{len(run.steers)} steering messages wait to be read; try again later")
-        self._hold(run, content)
-        run.steers.append(content)
+        self._runs.steer(run, content)
 
     # ── Compaction ──────────────────────────────────────────────────────────────────────────
 
@@ -377,70 +289,24 @@ class Runtime:
         changed then. Cancelled, it goes on.
         """
         speaker = self.agent(agent)
-        run = self._new_run(Pair(agent, sender or DEFAULT_SENDER))
+        run = self._runs.new(Pair(agent, sender or DEFAULT_SENDER))
         run.outlet.close()
         run.accepts_steers = False
         conversation = self.conversations.get(run.pair)
         place = conversation.join(run.id)
-        return await asyncio.shield(
-            self._own(run, self._compaction(run, conversation, place, speaker, fresh=fresh))
-        )
+        summarising = None if fresh else lambda: self._summary(conversation, speaker)
+        work = self._compaction(run, conversation, place, summarising)
+        return await asyncio.shield(self._runs.own(run, work))
 
     async def _compaction(
-        self,
-        run: Run,
-        conversation: Conversation,
-        place: Place,
-        agent: Agent,
-        *,
-        fresh: bool,
+        self, run: Run, conversation: Conversation, place: Place, summarising: Summarising | None
     ) -> Archive:
         try:
-            async with conversation.turn(place):
-                conversation.run = run
-                try:
-                    archive = await self._fold(conversation, agent, fresh=fresh)
-                finally:
-                    conversation.run = None
-        except asyncio.CancelledError:
-            uncancel()
-            raise CompactionError("the compaction was killed; nothing changed") from None
-        except RuntimeRefusalError:
-            raise
-        except StorageUnavailableError:
-            raise
-        except (ApiError, StorageError) as error:
-            raise CompactionError(f"{error}; nothing changed") from error
-        except Exception as error:
-            log.exception("the compaction %s failed", run.id)
-            sentence = f"internal error ({type(error).__name__}); nothing changed"
-            raise CompactionError(sentence) from error
+            archive = await folded(run, conversation, place, summarising, self.env.archive)
         finally:
             self.conversations.trim()
         run.emit(Compacted(archive))
         return archive
-
-    async def _fold(self, conversation: Conversation, agent: Agent, *, fresh: bool) -> Archive:
-        await to_the_end(conversation.load())
-        if not conversation.exists:
-            raise no_conversation(conversation.pair)
-        marker = conversation.marker
-        carried = 1 if marker is not None and marker.summary and not fresh else 0
-        if len(conversation.history) <= carried:
-            raise NothingToCompactError("nothing was said that is not in an archive already")
-        base = log_name(conversation.pair)
-        name = next_name(base, marker.archive_name if marker is not None else "")
-        if fresh:
-            ending: Awaitable[Archive] = conversation.begin_afresh(name)
-        else:
-            summary = await self._summary(conversation, agent)
-            ending = conversation.fold(name, title_of(summary), summary, self.env.archive)
-        folding = asyncio.ensure_future(ending)
-        try:
-            return await to_the_end(folding)
-        except asyncio.CancelledError:
-            uncancel()
-            return folding.result()  # too late to say that nothing changed
 
     async def _summary(self, conversation: Conversation, agent: Agent) -> str:
         backend = self._backend
@@ -510,32 +376,21 @@ class Runtime:
         if not removed:
             raise no_conversation(pair)
 
-    async def _must_exist(self, pair: Pair) -> None:
-        if await self.storage.meta(pair) is None:
-            raise no_conversation(pair)
-
     async def close(self) -> None:
         """Kills what runs and waits for it; what was said by then is kept. Storage stays open.
 
         So is what waits for its turn, if it was to outlive whoever said it.
         """
-        for run in list(self._runs):
+        for run in self._runs:
             conversation = self.conversations.find(run.pair)
             if run.detached and conversation is not None and conversation.run is not run:
                 run.stopping = True
             else:
                 run.kill()
-        tasks = [run.task for run in self._runs if run.task is not None]
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._runs.over()
         await self._backend.close()
         if self._retiring:
             await asyncio.wait(self._retiring)
-
-
-def no_conversation(pair: Pair) -> UnknownConversationError:
-    agent, sender = pair.agent[:80], pair.sender[:80]
-    return UnknownConversationError(f"{agent} has had no conversation with {sender} yet")
 
 
 def note(run: Run, done: Done) -> None:
@@ -554,10 +409,3 @@ def note(run: Run, done: Done) -> None:
         values |= {"tokens": done.usage.total} if done.usage is not None else {}
         values |= {"error": done.error} if done.error else {}
         log.log(level, "run done", extra={"fields": values})
-
-
-def uncancel() -> None:
-    """The cancellation was heard; what follows is tidying up and must not be taken for it."""
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crabtalk.model.messages import Value
+from crabtalk.transport import replace_file
 
 from .agent import (
     AGENT_KEYS,
@@ -83,7 +84,6 @@ class AgentFiles:
         if not self._directory.exists():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync(self._directory.parent)
-        from crabtalk.transport import replace_file  # late: it brings the wire along
 
         replace_file(path, data, 0o600)
 

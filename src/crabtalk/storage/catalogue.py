@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from . import log as logs
+from .names import is_handle
 from .records import Meta, Pair, Record
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,8 @@ class Catalogue:
             row = saved.get(name)
             if name in known:
                 names.add(name)
+            elif not is_handle(name):
+                continue  # named by somebody else: nobody could ask for it
             elif row is not None and row.seen == seen:
                 fresh[name] = row.meta
             elif (meta := self._read(f"{directory}/{name}.jsonl", name)) is not None:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from crabtalk.transport import replace_file
+
 from .errors import StorageError
 
 
@@ -34,8 +36,6 @@ class ConfigDocument:
         """Changes that and nothing else."""
         import tomlkit
         from tomlkit.exceptions import TOMLKitError
-
-        from crabtalk.transport import replace_file  # late: it brings the wire along
 
         text, _ = self._read()
         try:

@@ -5,6 +5,8 @@ import contextlib
 import itertools
 import logging
 import os
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,10 +128,20 @@ class FileStorage:
     async def conversations(self, agent: str = "", sender: str = "") -> list[tuple[str, Meta]]:
         with told():
             rows = await self._catalogue.rows()
-        return [
+        found = [
             (name, meta)
             for name, meta in rows
             if (not agent or meta.agent == agent) and (not sender or meta.created_by == sender)
+        ]
+        logs_of = Counter((meta.agent, meta.created_by) for _, meta in found)
+        if len(logs_of) == len(found):
+            return found
+        several = [Pair(*pair) for pair, count in logs_of.items() if count > 1]
+        real = await in_thread(lambda: {pair: self._find(pair) for pair in several})
+        return [
+            (name, meta)
+            for name, meta in found
+            if real.get(meta.pair) in (self._path(name), None)  # a copy cannot be opened
         ]
 
     async def resolve(self, handle: str) -> Pair | None:
@@ -201,10 +213,26 @@ class FileStorage:
     async def changes(self, since: str) -> None:
         """Files may be changed by anybody, who tells nobody."""
 
-    async def follow(self, handle: str, position: int, limit: int) -> Followed | None:
+    async def follow(
+        self, positions: Sequence[tuple[str, int]], limit: int
+    ) -> list[Followed | StorageError | None]:
+        # All in one go: to a thread and back takes longer than what a turn has added to a log.
+        return await in_thread(
+            lambda: [self._followed(handle, position, limit) for handle, position in positions]
+        )
+
+    def _followed(self, handle: str, position: int, limit: int) -> Followed | StorageError | None:
+        time.sleep(0)  # the loop's turn, if it waits for one
         if not is_handle(handle):
             return None
-        return await if_there(trail.follow, self._path(handle), position, limit)
+        try:
+            return trail.follow(self._path(handle), position, limit)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return refused(error)
+        except StorageError as error:
+            return error
 
     async def windows(self, places: Sequence[Place]) -> list[tuple[MessageRecord, ...]]:
         return await in_thread(lambda: [self._window(place) for place in places])
@@ -272,5 +300,9 @@ def told() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = error.filename or "the home directory"
-        raise StorageError(f"cannot use {what}: {error.strerror or error}") from None
+        raise refused(error) from None
+
+
+def refused(error: OSError) -> StorageError:
+    what = error.filename or "the home directory"
+    return StorageError(f"cannot use {what}: {error.strerror or error}")

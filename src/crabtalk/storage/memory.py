@@ -101,7 +101,12 @@ class MemoryStorage:
     async def changes(self, since: str) -> None:
         """It is quick to look at all."""
 
-    async def follow(self, handle: str, position: int, limit: int) -> Followed | None:
+    async def follow(
+        self, positions: Sequence[tuple[str, int]], limit: int
+    ) -> list[Followed | StorageError | None]:
+        return [await self._followed(handle, position, limit) for handle, position in positions]
+
+    async def _followed(self, handle: str, position: int, limit: int) -> Followed | None:
         pair = await self.resolve(handle)
         if pair is None:
             return None

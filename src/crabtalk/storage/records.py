@@ -12,8 +12,10 @@ import msgspec
 from crabtalk.model.messages import Message, Value
 
 T = TypeVar("T")
-# Where a message is, or how many there are: what every reader of JSON, and the wire, can hold.
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+# What every reader of JSON, and the wire, can hold.
+MOST_MESSAGES = 2**53
+# Where a message is, or how many there are.
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_MESSAGES)]
 
 
 class Pair(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .agent import Agent
+from .errors import StorageError
 from .following import Changes, Followed, Place
 from .records import Archive, MessageRecord, Meta, Page, Pair, Record, Stored
 
@@ -94,12 +95,15 @@ class Storage(Protocol):
         """What was changed since, by whomever. None where only `versions` can tell."""
         ...
 
-    async def follow(self, handle: str, position: int, limit: int) -> Followed | None:
-        """What was appended after `position`, traces left out, in about `limit` bytes.
+    async def follow(
+        self, positions: Sequence[tuple[str, int]], limit: int
+    ) -> list[Followed | StorageError | None]:
+        """Of each log, by handle, what was appended after its position, traces left out, in about
+        `limit` bytes. One that cannot be read does not keep the others from it.
 
         Positions mean something to `follow` and `windows` only; 0 is where every log begins.
-        None when there is no such conversation, or nobody knows whose it is. Where `position` is
-        none of this log, because it was changed from outside, it is read from the beginning.
+        None when there is no such conversation, or nobody knows whose it is. Where a position is
+        none of its log, because that was changed from outside, it is read from the beginning.
         """
         ...
 

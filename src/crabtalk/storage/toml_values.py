@@ -49,6 +49,7 @@ def with_entries(statement: str, keys: Keys, old: Any, new: Any) -> str:
 def amend(holder: Any, key: Any, old: Any, new: Any) -> None:
     """Changes a tomlkit value, and of lists and tables only the entries that differ."""
     import tomlkit
+    from tomlkit.items import InlineTable
 
     if same(old, new):
         return
@@ -56,6 +57,12 @@ def amend(holder: Any, key: Any, old: Any, new: Any) -> None:
         amend_list(holder[key], old, new)
     elif isinstance(old, dict) and isinstance(new, dict):
         table = holder[key]
+        is_one_line = isinstance(table, InlineTable) and "\n" not in table.as_string()
+        if is_one_line and old.keys() != new.keys():
+            # It has no comments to lose, and tomlkit leaves gaps where entries come and go.
+            in_order = {name: new[name] for name in (*old, *new) if name in new}
+            holder[key] = tomlkit.value(written(in_order))
+            return
         for name in old.keys() - new.keys():
             del table[name]
         for name, value in new.items():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from google.protobuf.message import DecodeError
 
 from crabtalk.protocol import (
+    LARGE_FRAME,
     MAX_FRAME,
     ROUTES,
     BadRequestError,
@@ -29,9 +30,9 @@ from crabtalk.protocol import (
     TooLargeError,
     UnauthorizedError,
     UnavailableError,
+    check_parts,
     encode_reply,
     error_message,
-    has_too_many_parts,
     wire,
 )
 
@@ -242,9 +243,9 @@ class Connection(Link):
         self._next()
 
     def _look_after_peer(self) -> None:
-        """Something is held back: is its owner still there, and does it go on?"""
+        """Something is held, or is not being read: is its owner still there, and does it go on?"""
         self._patrol = None
-        if self.lost or not self._held:
+        if self.lost or (self._reading and not self._held):
             return
         if not self._reading:
             # Not being read, a peer that left is not noticed, and its stream would go on forever.
@@ -306,10 +307,14 @@ class Connection(Link):
         if isinstance(item, RequestError):
             self._refuse(item)
             return
-        self._pending_bytes -= len(item)
         self._listener.requests += 1
         try:
-            async with aclosing(self._replies(item)) as replies:
+            refusal = await self._counted(item) if len(item) > LARGE_FRAME else None
+            self._pending_bytes -= len(item)
+            answer = self._replies(item, refusal)
+            del item  # it was parsed, and the answer may take as long as a turn
+            self._account()
+            async with aclosing(answer) as replies:
                 write = self.write_now if self._shape is Shape.ONE else self.write
                 async for field, payload in replies:
                     if self._ended and self._shape is not Shape.ONE:
@@ -329,9 +334,9 @@ class Connection(Link):
             self._shape = Shape.ONE
             self.flush()
 
-    def _replies(self, frame: Frame) -> AsyncGenerator[Reply, None]:
-        if has_too_many_parts(frame):
-            return only(BadRequestError("the request has too many parts; send it in several"))
+    def _replies(self, frame: Frame, refusal: RequestError | None) -> AsyncGenerator[Reply, None]:
+        if refusal is not None:
+            return only(refusal)
         try:
             message = parse(frame)
         except DecodeError:
@@ -343,6 +348,20 @@ class Connection(Link):
         if self._ended and self._shape is not Shape.ONE and not message.stream.detach:
             return only(UnavailableError("the client left before its stream began"))
         return self._listener.server.answer(message)
+
+    async def _counted(self, frame: Frame) -> RequestError | None:
+        """What it is refused with, if it has too many parts, or such as cannot be counted.
+
+        Large frames take turns, a slice of one at a time: however many come at once, others are
+        answered in between, and one that is soon counted does not wait for all the others.
+        """
+        await self._listener.turn()
+        try:
+            for _ in check_parts(frame):
+                await self._listener.turn()
+        except RequestError as error:
+            return error
+        return None
 
     def _say(self, error: RequestError) -> None:
         self.write_now(encode_reply("error", error_message(error)))

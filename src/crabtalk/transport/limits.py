@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 
+# Callers who wait to be let in. The system cuts it down to what it allows (net.core.somaxconn).
+BACKLOG = 65535
+# Refused peers are kept a moment to read why. Past this many at once they are cut off instead.
+MAX_LINGERING = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -21,6 +26,11 @@ class Limits:
     stall_timeout: float = 30.0
     # How long requests in flight may take to finish when the daemon stops.
     drain_timeout: float = 5.0
+
+    @property
+    def callers(self) -> int:
+        """All who may be at the doors at once: those let in, strangers, and those being refused."""
+        return self.connections + self.strangers + MAX_LINGERING
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

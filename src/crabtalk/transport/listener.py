@@ -6,20 +6,24 @@ import socket
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from crabtalk.protocol import RequestError, Server, UnauthorizedError, UnavailableError
 
 from .connection import LINGER, Connection, shutting_down
-from .limits import Limits
+from .limits import MAX_LINGERING, Limits
 from .unix import peer_uid
 
 log = logging.getLogger(__name__)
 
 # Accepting failed, most likely for want of file descriptors: others must close first.
 ACCEPT_PAUSE = 0.1
-ACCEPT_AT_ONCE = 16
-# Refused peers are kept a moment to read why. Past this many at once they are cut off instead.
-MAX_LINGERING = 64
+# Taken in before others get their turn: a few milliseconds of work.
+ACCEPT_AT_ONCE = 64
+# Strangers who show their token make room for the next, who wait for it at the door. When none has
+# for so long, they are not about to, and the next are refused.
+STRANGERS_PATIENCE = 0.5
+STRANGERS_PAUSE = 0.01
 # How long closing waits for answers already given to be read.
 FLUSH = 1.0
 
@@ -73,6 +77,10 @@ class Listener:
         self._connections: set[Connection] = set()
         self._strangers: set[Connection] = set()  # have not shown their token yet
         self._lingering: set[Connection] = set()  # refused at the door, reading why
+        # Of strangers that were accepted, and are not yet among those.
+        self._knocking: set[socket.socket] = set()
+        self._crowded_since: float | None = None  # no stranger has made room since
+        self._turning = asyncio.Lock()  # held by whoever goes on when the loop has turned
         self._empty = asyncio.Event()
         self._doors: list[socket.socket] = []
         self._arrivals: set[asyncio.Task[None]] = set()
@@ -132,15 +140,23 @@ class Listener:
                 async with asyncio.timeout(FLUSH):
                     await self._empty.wait()
 
+    async def turn(self) -> None:
+        """For work that must not pile up: the loop turns before each who waits here goes on."""
+        async with self._turning:
+            await asyncio.sleep(0)
+
     def welcome(self, connection: Connection) -> RequestError | None:
         """A stranger has shown its token: it takes a place, if there is one."""
-        if (refusal := self._no_room(self._connections, self.limits.connections)) is not None:
+        if (refusal := self._no_room()) is not None:
             return refusal
         self._strangers.discard(connection)
+        self._crowded_since = None
         self._connections.add(connection)
         return None
 
     def forget(self, connection: Connection) -> None:
+        if connection in self._strangers:
+            self._crowded_since = None
         for books in (self._connections, self._strangers, self._lingering):
             books.discard(connection)
         if not self._all():
@@ -159,23 +175,43 @@ class Listener:
         """Somebody waits at the door. Takes in a few, so that a crowd does not hold the loop."""
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPT_AT_ONCE):
+            if door.token is not None and self._is_room_coming():
+                self._pause(listening, door, STRANGERS_PAUSE)
+                return
             try:
                 sock, _ = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
                 log.warning("%s cannot accept: %s", door.name, error)
-                loop.remove_reader(listening)
-                loop.call_later(ACCEPT_PAUSE, self._watch, listening, door)
+                self._pause(listening, door, ACCEPT_PAUSE)
                 return
             sock.setblocking(False)
             self._accepted += 1
+            if door.token is not None:
+                self._knocking.add(sock)
             # A task of its own, because a TLS handshake may take as long as its deadline.
             task = loop.create_task(self._arrive(sock, door))
             self._arrivals.add(task)
-            task.add_done_callback(self._arrivals.discard)
+            task.add_done_callback(partial(self._arrived, sock))
+
+    def _is_room_coming(self) -> bool:
+        """There is none for another stranger, but soon will be."""
+        if len(self._strangers) + len(self._knocking) < self.limits.strangers:
+            self._crowded_since = None
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._crowded_since is None:
+            self._crowded_since = now
+        return now - self._crowded_since < STRANGERS_PATIENCE
+
+    def _pause(self, listening: socket.socket, door: Door, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+        loop.call_later(seconds, self._watch, listening, door)
 
     async def _arrive(self, sock: socket.socket, door: Door) -> None:
+        self._knocking.discard(sock)
         refusal = self._refusal(sock, door)
         if refusal is not None and len(self._lingering) >= MAX_LINGERING:
             self.refused += 1
@@ -204,6 +240,13 @@ class Listener:
             self._never_began(connection, sock)
             raise
 
+    def _arrived(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        """Cancelled before its first step, an arrival had no chance to close its socket."""
+        self._arrivals.discard(task)
+        self._knocking.discard(sock)
+        if task.cancelled():
+            sock.close()
+
     def _never_began(self, connection: Connection, sock: socket.socket) -> None:
         sock.close()
         self.forget(connection)
@@ -216,10 +259,19 @@ class Listener:
         if self.draining:
             return shutting_down()
         if door.token is not None:
-            return self._no_room(self._strangers, self.limits.strangers)
-        return self._no_room(self._connections, self.limits.connections)
+            return self._too_many_strangers()
+        return self._no_room()
 
-    def _no_room(self, taken: set[Connection], limit: int) -> RequestError | None:
-        if len(taken) < limit:
+    def _too_many_strangers(self) -> RequestError | None:
+        limit = self.limits.strangers
+        if len(self._strangers) < limit:
+            return None
+        return UnavailableError(
+            f"{limit} others have yet to show their token, and no more may; try again in a moment"
+        )
+
+    def _no_room(self) -> RequestError | None:
+        limit = self.limits.connections
+        if len(self._connections) < limit:
             return None
         return UnavailableError(f"all {limit} connections are taken; close one or try again later")

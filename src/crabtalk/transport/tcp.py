@@ -7,9 +7,10 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from .limits import BACKLOG
+
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 6688
-BACKLOG = 1024
 # How many ports above the wanted one are tried before the kernel picks one.
 NEIGHBOURS = 32
 

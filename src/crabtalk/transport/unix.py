@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .limits import BACKLOG
+
 # What fits sockaddr_un with its final zero: 108 bytes on Linux, 104 on macOS and the BSDs.
 MAX_PATH = 107 if sys.platform == "linux" else 103
-BACKLOG = 1024
 
 
 def listen_unix(path: Path) -> socket.socket:
@@ -28,6 +29,22 @@ def listen_unix(path: Path) -> socket.socket:
         # Nobody can connect before listen(), so there is no moment with a looser mode.
         path.chmod(0o600)
         sock.listen(BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def connect_unix(path: Path) -> socket.socket:
+    """A socket that is connected; or at once an OSError, BlockingIOError while too many wait there.
+
+    Event loops are given what is connected, because asyncio's takes the latter for a connection.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        with unix_address(path) as address:
+            sock.connect(address)
     except BaseException:
         sock.close()
         raise

@@ -9,6 +9,7 @@ What it was told to do wrong it does once: `service.fail("send", Fault(429, seco
 
 import asyncio
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -184,7 +185,7 @@ class Loft:
             due = [
                 one
                 for key, one in self.waiting.items()
-                if now - self._given.get(key, 0.0) >= self.redeliver
+                if now - self._given.get(key, -math.inf) >= self.redeliver
             ]
             if due or now > deadline:
                 self._given.update({one["id"]: now for one in due})

@@ -64,6 +64,6 @@ async def test_two_hundred_kills_lose_nothing_and_repeat_nothing(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     report = await besieged(tmp_path, rounds=200, seed=34)
-    record_property("report", report)
+    record_property("report", str(report))
     assert report.is_clean, report
     assert report.kills == 200

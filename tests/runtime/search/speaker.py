@@ -35,9 +35,10 @@ async def speak(home: Path, seed: int) -> None:
     for number in itertools.count():
         pair = Pair("crab", f"user{choose.randrange(40)}")
         word = f"word{seed}x{number}"
-        meta = await storage.meta(pair)
-        is_new = meta is None
-        meta = meta or Meta(*pair, created_at=f"{AT}{seed}{number}")
+        # As the runtime does, which mends what a crash left of a log that was being begun.
+        stored = await storage.load(pair)
+        is_new = stored is None
+        meta = stored.meta if stored is not None else Meta(*pair, created_at=f"{AT}{seed}{number}")
         records: list[Record] = [meta.snapshot()] if is_new else []
         records.append(MessageRecord(meta.message_count, AT, Message("user", f"{word} common")))
         match choose.randrange(20):

@@ -15,7 +15,8 @@ import pytest
 
 from crabtalk.model.messages import Message
 from crabtalk.runtime.search import Scope, SessionIndex
-from crabtalk.storage import Meta, Pair, log_name
+from crabtalk.runtime.search.library import Library
+from crabtalk.storage import Followed, Meta, Pair, log_name
 from crabtalk.storage.records import MessageRecord, encode
 from tests.runtime.search.talk import CRAB, OWL, Talk, at, talking
 
@@ -129,6 +130,48 @@ async def test_closing_twice_is_closing_once(home: Path) -> None:
         await talk.say(CRAB, "hello")
         await talk.index.close()
         await talk.index.close()
+
+
+@pytest.mark.req("search.kill")
+async def test_what_a_crash_left_in_doubt_stays_so_until_all_of_it_was_looked_at(
+    home: Path,
+) -> None:
+    """Killed before the manifest heard of a commit, and again when it had caught up with some."""
+    async with talking(home) as talk:
+        await filled(talk)
+        await talk.committed()
+    shutil.copytree(index_of(home), home / "before")
+    async with talking(home) as talk:
+        talk.metas = {meta.pair: meta for _, meta in await talk.storage.conversations()}
+        for number in range(30):
+            await talk.say(Pair("crab", f"user{number}"), f"again{number}")
+        await talk.committed()
+        await talk.index.close()
+        for file in index_of(home).glob("manifest*"):
+            file.unlink()
+        for file in (home / "before").glob("manifest*"):
+            shutil.copy(file, index_of(home))
+        library = Library(index_of(home))
+        handle = log_name(Pair("crab", "user5"))
+        place = handle, library.positions([handle])[handle]
+        (followed,) = await talk.storage.follow([place], 1 << 20)
+        assert isinstance(followed, Followed)
+        library.take(handle, followed, tool_results=False)
+        library.commit()
+        library.close()
+    async with talking(home) as talk:
+        await talk.committed()
+        assert talk.index.statistics().rebuilds == 0
+        opened = talk.index._follower.library
+        assert opened is not None
+        assert opened.view().messages.documents == 3 * 30
+        assert not opened.is_suspect
+        assert await talk.found("again7") == ["crab/user7"]
+        await talk.restart()
+        await talk.committed()
+        opened = talk.index._follower.library
+        assert opened is not None
+        assert not opened.is_suspect
 
 
 @pytest.mark.req("search.catch_up")
@@ -401,8 +444,8 @@ async def test_a_log_that_cannot_be_read_does_not_stop_the_others(home: Path) ->
         shutil.rmtree(index_of(home), ignore_errors=True)
         (home / "sessions" / "broken.jsonl").mkdir()
         await talk.restart()
-        await talk.committed()
-        assert await talk.found("granite") == ["crab/user"]
+        await found_soon(talk, "granite", ["crab/user"])
+        assert not talk.index.statistics().is_current  # not all there is
 
 
 # ── What cannot be helped ───────────────────────────────────────────────────────────────────────

@@ -412,6 +412,21 @@ async def test_equals_come_in_the_order_they_were_last_spoken_in(talk: Talk) -> 
         assert [hit.sender for hit in hits] == expected[:limit]
 
 
+@pytest.mark.req("search.ties")
+async def test_equals_are_equals_whether_they_are_in_the_shelves_or_not_yet(home: Path) -> None:
+    for committed in (1, 6, 11):
+        async with talking(home.with_name(f"home {committed}")) as talk:
+            for number, pair in enumerate(pairs(12)):
+                await talk.say(pair, "the same words")
+                if number == committed:
+                    await talk.committed()
+            expected = [f"crab/user{number}" for number in reversed(range(12))]
+            assert await talk.found("same words", limit=12) == expected
+            await talk.say(Pair("crab", "user0"), "the same words")
+            hit = (await talk.search("same words", limit=1))[0]
+            assert (hit.sender, hit.message_id) == ("user0", 1)
+
+
 async def test_the_latest_of_equal_messages_is_the_one_that_is_shown(talk: Talk) -> None:
     await talk.say(CRAB, "tide", "tide", "tide", "ebb")
     assert (await talk.one("tide")).message_id == 2

@@ -12,6 +12,7 @@ from crabtalk.storage import StorageError, StorageUnavailableError
 from crabtalk.storage.postgres import database as module
 from crabtalk.storage.postgres.database import Database, shown
 from tests.postgres import Mode, Server, perform
+from tests.stalls import stalls
 
 PATIENCE = 20
 MODES: tuple[Mode, ...] = ("fast", "immediate")
@@ -220,7 +221,7 @@ async def test_the_loop_is_not_held_up_while_the_database_goes_and_comes(
 ) -> None:
     async with connected(private_postgres.url, statement_seconds=0.5) as database:
         await works_again(database)
-        async with never_held() as gaps:
+        async with stalls() as late:
             for mode in MODES:
                 await asyncio.to_thread(private_postgres.stop, mode)
                 for _ in range(20):
@@ -229,22 +230,4 @@ async def test_the_loop_is_not_held_up_while_the_database_goes_and_comes(
                     await asyncio.sleep(0.01)
                 await asyncio.to_thread(private_postgres.start)
                 await works_again(database)
-        assert max(gaps) < 0.5
-
-
-@asynccontextmanager
-async def never_held() -> AsyncIterator[list[float]]:
-    """How late the loop was each time it was due, in seconds."""
-    gaps: list[float] = []
-
-    async def tick() -> None:
-        while True:
-            due = time.monotonic() + 0.005
-            await asyncio.sleep(0.005)
-            gaps.append(time.monotonic() - due)
-
-    task = asyncio.ensure_future(tick())
-    try:
-        yield gaps
-    finally:
-        task.cancel()
+        assert max(late) < 0.5

@@ -35,9 +35,15 @@ from crabtalk.memory import (
 )
 from crabtalk.memory.crmem import decode, encode
 from crabtalk.storage.errors import StorageUnavailableError
-from crabtalk.storage.postgres import memories as module
+from crabtalk.storage.postgres import memory_entries, memory_journal
 from crabtalk.storage.postgres.database import Database
-from crabtalk.storage.postgres.memories import PostgresJournal, PostgresMemories
+from crabtalk.storage.postgres.memories import (
+    NAMES_OF,
+    RENAME_MANY,
+    RENAME_ONE,
+    PostgresMemories,
+)
+from crabtalk.storage.postgres.memory_journal import PostgresJournal
 from tests.memory.samples import ENTRIES, clock
 from tests.memory.stores import PostgresStore, create_tables, postgres_stores
 from tests.memory.test_machine import OPS, Model
@@ -250,11 +256,11 @@ async def test_whoever_missed_more_than_the_journal_has_reads_all_of_it(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for statement in ("FIRST_PUT", "NEXT_PUT", "NEXT_DROP"):
-        text = getattr(module, statement)
-        pruned = text.replace(f"% {module.PRUNED_EVERY} = 0", "% 2 = 0")
-        pruned = pruned.replace(f"l.seq - {module.KEPT}", "l.seq - 4")
+        text = getattr(memory_journal, statement)
+        pruned = text.replace(f"% {memory_journal.PRUNED_EVERY} = 0", "% 2 = 0")
+        pruned = pruned.replace(f"l.seq - {memory_journal.KEPT}", "l.seq - 4")
         assert pruned.count("% 2 = 0") == pruned.count("l.seq - 4") == 1
-        monkeypatch.setattr(module, statement, pruned)
+        monkeypatch.setattr(memory_journal, statement, pruned)
     async with daemons(postgres_url, 3) as (here, there, far):
         mine, theirs, behind = [await each.open("crab") for each in (here, there, far)]
         for number in range(20):
@@ -300,7 +306,7 @@ async def test_a_memory_that_was_replaced_is_replaced_everywhere(postgres_url: s
 async def test_a_memory_too_large_to_be_sent_at_once_is_kept_whole_or_not_at_all(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SLICE", 1000)
+    monkeypatch.setattr(memory_entries, "SLICE", 1000)
     entries = [Entry(0, n, Kind.NOTE, f"n{n}", "x" * 90, (f"a{n}",)) for n in range(300)]
     async with daemons(postgres_url) as (here, there):
         mine = await here.open("crab")
@@ -519,13 +525,13 @@ async def test_no_statement_looks_at_what_it_is_not_about(postgres_url: str) -> 
         await database.change("ANALYZE")
         entry = [7, 1, 0, b"name", b"text", [b"alias"]]
         statements: list[tuple[str, list[object]]] = [
-            (module.SINCE, ["n5", 5, 18]),
-            (module.ALL, ["n5"]),
-            (module.NEXT_PUT, ["n5", 8, *entry, 5, 20]),
-            (module.NEXT_DROP, ["n5", 0, 7, 5, 21]),
-            (module.RENAME_ONE, ["n5", "m"]),
-            (module.RENAME_MANY, ["n5", "m"]),
-            (module.NAMES_OF, ["m"]),
+            (memory_journal.SINCE, ["n5", 5, 18]),
+            (memory_entries.ALL, ["n5"]),
+            (memory_journal.NEXT_PUT, ["n5", 8, *entry, 5, 20]),
+            (memory_journal.NEXT_DROP, ["n5", 0, 7, 5, 21]),
+            (RENAME_ONE, ["n5", "m"]),
+            (RENAME_MANY, ["n5", "m"]),
+            (NAMES_OF, ["m"]),
         ]
         for statement, values in statements:
             plan = await database.change(f"EXPLAIN (ANALYZE, TIMING OFF) {statement}", *values)
@@ -539,9 +545,9 @@ async def test_no_statement_looks_at_what_it_is_not_about(postgres_url: str) -> 
 async def test_a_plan_made_while_a_memory_was_small_does_for_a_large_one(postgres_url: str) -> None:
     """Connections keep their plans: what is cheap for one entry must be for thousands."""
     statements = {
-        module.SINCE: "'crab', 1, {seq}",
-        module.NEXT_PUT: "'crab', 8, 7, 1, 0, 'n', 't', '{{}}', 1, {seq}",
-        module.NEXT_DROP: "'crab', 0, 7, 1, {seq}",
+        memory_journal.SINCE: "'crab', 1, {seq}",
+        memory_journal.NEXT_PUT: "'crab', 8, 7, 1, 0, 'n', 't', '{{}}', 1, {seq}",
+        memory_journal.NEXT_DROP: "'crab', 0, 7, 1, {seq}",
     }
     async with daemons(postgres_url, 1) as (memories,), connected(postgres_url) as database:
         await memories.import_memory("crab", encode(ENTRIES[:1], 2))

@@ -313,7 +313,7 @@ async def everything(storage: PostgresStorage, other: PostgresStorage, pair: Pai
     changes = await storage.changes("")
     assert changes is not None
     await storage.changes(changes.cursor)
-    await storage.follow(handle, 0, 1000)
+    await storage.follow([(handle, 0)], 1000)
     await storage.windows([Place(handle, 0, 0, 1, 1)])
     await storage.owner(pair)
     await storage.mail.post(other.id, "word", b"x")

@@ -77,6 +77,11 @@ def rm(name: str, given_home: Path | None) -> None:
     distribution = distribution_of(name)
     found = installed(home).get(distribution)
     if found is None:
+        if name in KNOWN and (place := shutil.which(KNOWN[name].executable)):
+            raise CommandError(
+                f"{distribution} was installed by other means ({place}); remove it by the same, "
+                f"such as `pip uninstall {distribution}` in its environment"
+            )
         raise CommandError(f"{distribution} is not installed; `crabup list` says what is")
     if name in KNOWN and KNOWN[name].is_service:
         for kept in keepers(name, home, platform_manager()):

@@ -1,5 +1,6 @@
 """crabup NAME start, stop, restart, logs: the same words for every service on every platform."""
 
+import shlex
 import sys
 import time
 from contextlib import suppress
@@ -91,7 +92,7 @@ def start(name: str, home: Path) -> None:
                 f"`crabup {name} restart` hands it to {kept.keeper}"
             )
     if kept.status().state != "running" and probe(name, home).state == "running":
-        raise CommandError(f"{name} runs already, started by hand; end it there first")
+        raise CommandError(f"{name} runs already, {stray(name, home)} first")
     make_home(home)
     prepare(kept, home)
     ready_log(kept.unit)
@@ -114,7 +115,7 @@ def stop(name: str, home: Path) -> None:
     answer = probe(name, home)
     if answer.state == "running":
         pid = f" (pid {answer.pid})" if answer.pid else ""
-        raise CommandError(f"{name} still runs{pid}, started by hand; end it there")
+        raise CommandError(f"{name} still runs{pid}, {stray(name, home)}")
     if answer.state == "stale" and name != DAEMON:
         Place(home, name).port.path.unlink(missing_ok=True)
     say(f"{name} is stopped" if found else f"{name} was not started")
@@ -127,7 +128,7 @@ def restart(name: str, home: Path) -> None:
     kept = to_be_kept(name, home)  # before anything is stopped
     found = list(keepers(name, home, platform_manager()))
     if not found and probe(name, home).state == "running":
-        raise CommandError(f"{name} runs already, started by hand; end it there first")
+        raise CommandError(f"{name} runs already, {stray(name, home)} first")
     for other in found:
         if other.by != kept.by:
             other.manager.stop(other.unit)
@@ -136,6 +137,18 @@ def restart(name: str, home: Path) -> None:
     ready_log(kept.unit)
     kept.manager.restart(kept.unit)
     see_it_run(kept, home)
+
+
+def stray(name: str, home: Path) -> str:
+    """Who may have started what nobody keeps, and how it is ended. A question starts a daemon."""
+    from crabtalk.transport import default_home
+
+    from .probing import DAEMON
+
+    if name != DAEMON:
+        return "started by hand; end it there"
+    where = "" if home == default_home() else f" --home {shlex.quote(str(home))}"
+    return f"started by hand or by a command that needed it; end it with `crabtalkd stop{where}`"
 
 
 def logs(name: str, home: Path, count: int, is_followed: bool) -> None:

@@ -151,9 +151,16 @@ def check(home: Path, in_json: bool) -> None:
         for number in idle:
             say(f"{path_in(home)}: entry {number} is never fired: its times are past, or quiet")
         if not found.mistakes:
-            show(f"{len(found.entries)} entries, no mistakes")
+            tell_count(home, len(found.entries))
     if found.mistakes:
         sys.exit(1)
+
+
+def tell_count(home: Path, count: int) -> None:
+    if count or path_in(home).exists():
+        show(f"{count} {'entry' if count == 1 else 'entries'}, no mistakes")
+    else:
+        say(f"there is no {path_in(home)}; docs/cron.md says how to write one")
 
 
 def path_in(home: Path) -> Path:

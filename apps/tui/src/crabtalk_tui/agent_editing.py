@@ -19,23 +19,28 @@ from .complaints import CommandError
 
 EDITORS = ("nano", "vim", "vi")
 OBJECTION = "#! "
+# Times that an editor is opened for one page: what is wrong by then, nobody at it has read.
+TRIES = 20
 
 
 class ObjectionError(Exception):
     """What is wrong with what was written, in a sentence."""
 
 
-def edit(page: str, name: str, accept: Callable[[str], None]) -> bool:
+def edit(page: str, name: str, accept: Callable[[str], None], again: str) -> bool:
     """Whether `accept` took what was made of the page; False if nothing was.
 
-    `accept` raises ObjectionError for what is to be edited again.
+    `accept` raises ObjectionError for what is to be edited again. `again` is what a person types to
+    begin anew.
     """
     if not sys.stdin.isatty():
         raise CommandError("without a terminal there is no editor; say --config FILE")
     command = editor()
     with draft(page, name) as path:
         shown, objection = page, ""
-        while (text := edited(command, path)) != shown:
+        for _ in range(TRIES):
+            if (text := edited(command, path)) == shown:
+                break
             try:
                 accept(text)
             except ObjectionError as error:
@@ -45,7 +50,10 @@ def edit(page: str, name: str, accept: Callable[[str], None]) -> bool:
             else:
                 return True
         if text != page:
-            raise CommandError(f"nothing was changed: {objection}")
+            raise CommandError(
+                f"nothing was changed: {objection}; `{again} --config "
+                f"{shlex.quote(str(path))}` takes it once that is mended"
+            )
         return False
 
 

@@ -25,7 +25,7 @@ from .agent_page import must_be_plain, page_of, read_page
 from .agreement import must_agree, yes_option
 from .complaints import CommandError
 from .names import AgentName, ModelName
-from .options import daemon, home_option
+from .options import daemon, home_option, typed
 from .stores import known
 
 if TYPE_CHECKING:
@@ -186,9 +186,11 @@ def agents_edit(name: str, config: Any, home: Path | None, in_json: bool) -> Non
             revision.apply(text_of(config))
         except ObjectionError as error:
             raise CommandError(str(error)) from None
-    elif not edit(HEAD.format(name=name) + revision.page, name, revision.apply):
-        answer(revision.info, "nothing was changed", in_json)
-        return
+    else:
+        again = typed("agents edit", name, "", home)
+        if not edit(HEAD.format(name=name) + revision.page, name, revision.apply, again):
+            answer(revision.info, "nothing was changed", in_json)
+            return
     answer(revision.info, f"changed {one_line(name)}", in_json)
 
 

@@ -14,8 +14,9 @@ from .complaints import CommandError, is_too_long
 from .direct import connected, root_of, streamed
 from .message import has_terminal, message
 from .names import AgentName
-from .options import AGENT, daemon, home_option, inherited
+from .options import AGENT, daemon, home_option, inherited, typed
 from .telling import Objects, Telling, Text
+from .waiting import Waiting
 
 if TYPE_CHECKING:
     from crabtalk.client import Event
@@ -103,6 +104,8 @@ class Turn:
         self._request = request
         self._telling = telling
         self._who = request.guest or request.agent
+        self._is_taken = False  # by the daemon, which may have other turns to carry out first
+        self._has_begun = False  # before which what is said is kept
         self._is_calling = False  # between the calls of a step and their results
         self._unanswered = ""
 
@@ -110,8 +113,18 @@ class Turn:
         from crabtalk.protocol import wire
 
         end = wire.StreamEnd()
-        with self._telling, self._events() as events:
+        with (
+            self._cut_off(),
+            self._telling,
+            self._events() as events,
+            Waiting(self._home, self._request) as waiting,
+        ):
             for event in events:
+                self._is_taken = True
+                if not isinstance(event, wire.StreamStart):
+                    waiting.over()
+                    # A question may be that of the turn before this one.
+                    self._has_begun |= not isinstance(event, wire.AskUserEvent)
                 self._telling.tell(event)
                 match event:
                     case wire.ToolStartEvent():
@@ -146,6 +159,28 @@ class Turn:
             ) as events,
         ):
             yield events
+
+    @contextmanager
+    def _cut_off(self) -> Iterator[None]:
+        """A daemon that leaves amid the turn, and whether what was said is to be said again."""
+        from crabtalk.protocol import ConnectionClosedError
+
+        try:
+            yield
+        except ConnectionClosedError as error:
+            raise CommandError(f"the daemon went away ({error}); {self._kept()}") from None
+        except Exception as error:
+            why = parting(error) if self._is_taken else None
+            if why is None:
+                raise
+            raise CommandError(f"{why}; {self._kept()}") from None
+
+    def _kept(self) -> str:
+        if self._has_begun:
+            return "what was said is kept; ask it to go on when the daemon is back"
+        asked = self._request
+        look = typed("conversations show", asked.agent, asked.sender, self._home)
+        return f"`{look}` tells whether what was said is kept; look before you say it again"
 
     def _answer(self, asked: "wire.AskUserEvent") -> None:
         from .questions import answered, as_sentence
@@ -198,3 +233,12 @@ class Turn:
             case wire.STOP_REASON_LENGTH:
                 say("the model's limit cut this answer off; ask it to go on")
         return 0
+
+
+def parting(error: Exception) -> str | None:
+    """Why a daemon leaves a turn, without the advice to try again; None for any other error."""
+    from crabtalk.client import ServerError
+
+    if isinstance(error, ServerError) and error.code == 503:
+        return error.message.partition("; ")[0]
+    return None

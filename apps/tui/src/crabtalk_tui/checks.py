@@ -1,14 +1,16 @@
 """Checks: what can be wrong with a home and its daemon, and the command that mends it.
 
-Files are looked at here, the daemon is asked over the wire; nothing is written, and nothing is
+Files are looked at here, the daemon is asked over the wire; nothing is written, and no daemon is
 started. A check that fails itself is a finding too.
 """
 
+import json
 import os
 import re
 import shlex
 import shutil
 import stat
+import subprocess
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,12 +18,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from .complaints import CommandError
+
 MIB = 1 << 20
 LITTLE_ROOM = 1024 * MIB
 NO_ROOM = 100 * MIB
 LARGE_LOGS = 500 * MIB
 MOST_FILES = 10_000  # looked at of a directory
 NAMED = 3  # of many files of one sort
+PATIENCE = 20.0  # seconds for the daemon's program to read a file
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 Level = Literal["ok", "warn", "fail"]
@@ -144,8 +149,30 @@ def look_at_configuration(home: Path) -> Iterator[Finding]:
         parsed(path)
     except ValueError as error:
         yield Finding("fail", "config", f"{path} is not valid TOML: {error}", edit)
-    else:
+        return
+    problem, ignored = judged(home)
+    for sentence in ignored:
+        yield Finding("warn", "config", sentence, edit)
+    if problem:
+        yield Finding("fail", "config", problem, edit)
+    elif not ignored:
         yield Finding("ok", "config", f"{path} can be read")
+
+
+def judged(home: Path) -> tuple[str, list[str]]:
+    """Why no daemon could use the configuration, and what of it none reads: the daemon's program
+    knows. Where it is not there, or is of another age, nobody can tell."""
+    from .starting import program
+
+    try:
+        words = [program(), "check", "--json", "--home", str(home)]
+        said = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
+        )
+        found = json.loads(said.stdout)
+    except (CommandError, OSError, subprocess.TimeoutExpired, ValueError):
+        return "", []
+    return str(found["problem"]), list(found["ignored"])
 
 
 def look_at_agents(home: Path) -> Iterator[Finding]:

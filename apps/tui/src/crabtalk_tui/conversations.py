@@ -10,6 +10,7 @@ import click
 
 from crabtalk.component.command import (
     cells,
+    counted,
     document,
     json_option,
     line_width,
@@ -194,7 +195,7 @@ def conversations_export(
     if in_json:
         document({"file": str(output), "messages": info.message_count})
     else:
-        say(f"{info.message_count} messages are in {output}")
+        say(f"{counted(info.message_count, 'message')} written to {output}")
 
 
 @conversations.command("rm")
@@ -214,7 +215,9 @@ def conversations_rm(agent: str, sender: str, yes: bool, home: Path | None, in_j
     with daemon(home) as client:
         found = listed(client, agent, sender)
         who = f"{one_line(agent)} and {one_line(sender)}"
-        must_agree(f"Remove all {found.message_count} messages between {who}?", yes)
+        must_agree(
+            f"Remove the conversation of {who}, {counted(found.message_count, 'message')}?", yes
+        )
         with known(NAMES):
             client.delete_conversation(found.file_path)
     if in_json:
@@ -256,7 +259,7 @@ def listing(found: Sequence[dict[str, Any]]) -> str:
         (
             one_line(each["agent"]),
             one_line(each["sender"]),
-            f"{each['message_count']} messages",
+            counted(each["message_count"], "message"),
             *([each["date"]] if "date" in each else []),
         )
         for each in found

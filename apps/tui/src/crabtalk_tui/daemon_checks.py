@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from crabtalk.component.command import one_line
+from crabtalk.component.command import counted, one_line
 
 from .checks import Finding, here, missing_variables
 from .complaints import CommandError, complaint
@@ -102,7 +102,7 @@ def about_problems(
     before: Sequence[Finding],
 ) -> Iterator[Finding]:
     failed = {f"the MCP server {each.name} of {each.source} failed: {each.error}" for each in mcps}
-    texts = tuple(finding.text for finding in before if finding.level == "fail")
+    texts = tuple(finding.text for finding in before if finding.level != "ok")
     for problem in problems:
         if problem not in failed and not problem.startswith(texts):
             yield Finding("fail", "problem", one_line(problem), here("crabtalk reload", home))
@@ -121,7 +121,7 @@ def about_servers(home: Path, mcps: "Sequence[wire.McpInfo]") -> Iterator[Findin
             yield Finding("warn", "mcp", f"{whose} waits for you: {one_line(each.error)}")
     if connected:
         tools = sum(each.tool_count for each in connected)
-        yield Finding("ok", "mcp", f"{len(connected)} connected, with {tools} tools")
+        yield Finding("ok", "mcp", f"{len(connected)} connected, with {counted(tools, 'tool')}")
 
 
 def about_models(home: Path, client: "SyncClient", active: str) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from crabtalk.component.command import document, json_option, one_line, say, sho
 from .complaints import CommandError
 from .event_lines import EventLines, as_json
 from .options import daemon, home_option
+from .stores import known
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
@@ -67,7 +68,7 @@ def events_subscribe(source: str, agent: str, once: bool, home: Path | None, in_
       crabtalk events subscribe agent:scout:done crab
       crabtalk events subscribe rss:fetch scout --once
     """
-    with daemon(home) as client:
+    with daemon(home) as client, known("`crabtalk agents list` has the names"):
         made = client.subscribe_event(source, agent, once=once)
     if in_json:
         document(subscription(made))
@@ -85,7 +86,7 @@ def events_remove(number: int, home: Path | None) -> None:
     Example:
       crabtalk events remove 3
     """
-    with daemon(home) as client:
+    with daemon(home) as client, known("`crabtalk events list` has the ids"):
         client.unsubscribe_event(number)
     say(f"removed {number}")
 

@@ -3,7 +3,7 @@
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from crabtalk.component.command import line_width, one_line, styled
+from crabtalk.component.command import counted, line_width, one_line, styled
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
@@ -39,7 +39,7 @@ def what_it_is(info: "wire.McpInfo") -> str:
 
 def row(info: "wire.McpInfo") -> tuple[str, ...]:
     how = state(info)
-    tools = f"{info.tool_count} tools" if how == "connected" else ""
+    tools = counted(info.tool_count, "tool") if how == "connected" else ""
     about = f"{what_it_is(info)}: {info.error}" if info.error else what_it_is(info)
     return (
         one_line(info.source) or "(all)",

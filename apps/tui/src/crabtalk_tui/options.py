@@ -1,5 +1,6 @@
 """Options that several commands have, and the daemon they lead to."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -68,6 +69,14 @@ def daemon(home: Path | None) -> Iterator["SyncClient"]:
             ensure_daemon(home, start=True, say=say)
             client = stack.enter_context(connect_sync(home=home, client="crabtalk"))
         yield client
+
+
+def typed(command: str, agent: str, sender: str, home: Path | None) -> str:
+    """What a person types to have it done with that conversation."""
+    words = ["crabtalk", *command.split(), agent]
+    words += ["--sender", sender] if sender else []
+    words += ["--home", str(home)] if home is not None else []
+    return shlex.join(words)
 
 
 def may_start() -> bool:

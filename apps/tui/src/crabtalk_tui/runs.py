@@ -5,18 +5,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from crabtalk.component.command import document, json_option, one_line, say, show, table, visible
+from crabtalk.component.command import (
+    counted,
+    document,
+    json_option,
+    one_line,
+    say,
+    show,
+    table,
+    visible,
+)
 
 from .complaints import CommandError
 from .moments import local
 from .names import AgentName
-from .options import daemon, home_option, inherited
+from .options import daemon, home_option, inherited, may_start
 from .stores import known
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
 USER = "user"  # the sender of those who name none
+BETWEEN_KILLS = 1.0  # seconds
 CONVERSATIONS = "`crabtalk conversations list` has those there are"
 
 agent_argument = click.argument("agent", type=AgentName())
@@ -68,14 +78,40 @@ def compact(agent: str, sender: str | None, fresh: bool, home: Path | None, in_j
       crabtalk compact crab --fresh
       crabtalk compact crab --sender tg:1 --json
     """
-    with daemon(home) as client, known(CONVERSATIONS):
-        summary = client.compact(agent, sender=sender or "", fresh=fresh)
+    import asyncio
+
+    from .starting import ensure_daemon
+
+    ensure_daemon(home, start=may_start(), say=say)
+    with known(CONVERSATIONS):
+        summary = asyncio.run(compacted(home, agent, sender or "", fresh=fresh))
     if in_json:
         document({"agent": agent, "sender": sender or USER, "summary": summary})
     elif fresh:
         say("it begins with no history now; `crabtalk archives` has what was said")
     else:
         show(visible(summary, layout=True))
+
+
+async def compacted(home: Path | None, agent: str, sender: str, *, fresh: bool) -> str:
+    """The summary. Cancelled, as by Ctrl+C, the daemon stops too, and what came of it is told."""
+    import asyncio
+
+    from crabtalk.client import ServerError, connect
+
+    async with connect(home=home, client="crabtalk") as client:
+        answer = asyncio.ensure_future(client.compact(agent, sender=sender, fresh=fresh))
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            while not answer.done():  # a turn that came before it may be what the first one ends
+                await client.kill(agent, sender=sender)
+                await asyncio.wait([answer], timeout=BETWEEN_KILLS)
+            try:
+                return answer.result()  # it was done by then
+            except ServerError as error:
+                say(f"crabtalk: {one_line(error.message)}")
+                raise click.Abort from None
 
 
 @click.command()
@@ -92,7 +128,7 @@ def archives(
     \b
     Examples:
       crabtalk archives crab
-      crabtalk archives crab crab-user-1
+      crabtalk archives crab crab-user-a29b1b296a-1
     """
     with daemon(home) as client, known(CONVERSATIONS):
         found = list(client.list_archives(agent, sender=sender).archives)
@@ -119,5 +155,5 @@ def as_json(archive: "wire.ArchiveInfo") -> dict[str, Any]:
 
 
 def row(archive: "wire.ArchiveInfo") -> tuple[str, ...]:
-    count = f"{archive.end_id - archive.first_id} messages"
+    count = counted(archive.end_id - archive.first_id, "message")
     return local(archive.archived_at), one_line(archive.name), count, one_line(archive.title)

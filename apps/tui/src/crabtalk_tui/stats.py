@@ -5,11 +5,14 @@ from typing import Any
 
 import click
 
-from crabtalk.component.command import document, json_option, one_line, say, show, table
+from crabtalk.component.command import counted, document, json_option, one_line, say, show, table
 
 from .fleet import rows as rows_of
 from .moments import age
 from .options import daemon, home_option
+
+# Before the first question nobody has looked for one.
+NO_MODEL = "not known yet; `crabtalkd models` says which would answer"
 
 
 @click.command()
@@ -36,9 +39,12 @@ def stats(home: Path | None, in_json: bool) -> None:
     rows = [
         ("crabtalkd", f"{one_line(version)} in {home or default_home()}"),
         ("runs", f"since {age(known.uptime_secs)}"),
-        ("model", one_line(known.active_model) or "none yet; `crabtalkd setup` helps with that"),
+        ("model", one_line(known.active_model) or NO_MODEL),
         ("agents", str(known.registered_agents)),
-        ("conversations", f"{known.active_conversations} in memory, {known.runs} turns running"),
+        (
+            "conversations",
+            f"{known.active_conversations} in memory, {counted(known.runs, 'turn')} running",
+        ),
         *(rows_of(known.fleet) if known.HasField("fleet") else ()),
         *(("problem", one_line(problem)) for problem in known.problems),
     ]

@@ -94,7 +94,8 @@ class ServedMemory:
             after = page.next_after
 
     def replace(self, entries: "list[Entry]") -> None:
-        from crabtalk.protocol import FrameTooLargeError
+        from crabtalk.client import ServerError
+        from crabtalk.protocol import FrameTooLargeError, TooLargeError
 
         try:
             with known(AGENTS):
@@ -102,15 +103,22 @@ class ServedMemory:
                     self._agent, map(wire_entry, entries), sender=self._sender
                 )
         except FrameTooLargeError as error:
-            raise CommandError(
-                f"the pages are more than the {error.limit >> 20} MiB a daemon takes at once; "
-                "stop it, and load them with --file"
-            ) from None
+            raise too_many(f"are more than the {error.limit >> 20} MiB") from None
+        except ServerError as error:
+            if error.code != TooLargeError.code:
+                raise
+            raise too_many("have more names and aliases than") from None
+
+
+def too_many(how: str) -> CommandError:
+    return CommandError(
+        f"the pages {how} a daemon takes at once; stop it, and load them with --file"
+    )
 
 
 @contextmanager
 def known(step: str) -> Iterator[None]:
-    """What the daemon does not know, with the step that helps."""
+    """What the daemon does not know, with the step that helps, unless it names those there are."""
     from crabtalk.client import ServerError
 
     try:
@@ -118,7 +126,8 @@ def known(step: str) -> Iterator[None]:
     except ServerError as error:
         if error.code != 404:
             raise
-        raise CommandError(f"{error.message}; {step}") from None
+        has_step = "; there are: " in error.message
+        raise CommandError(error.message if has_step else f"{error.message}; {step}") from None
 
 
 def entry_of(sent: "wire.MemoryEntry") -> "Entry":

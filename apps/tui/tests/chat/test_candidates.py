@@ -119,8 +119,9 @@ def test_the_model_is_the_agents_own_or_the_active_one() -> None:
     agents = wire.AgentList(
         agents=[wire.AgentInfo(name="crab"), wire.AgentInfo(name="owl", model="m2")]
     )
-    found = [wire.ModelInfo(name="m1", active=True), wire.ModelInfo(name="m2")]
+    found = [wire.ModelInfo(name="m1", active=True), wire.ModelInfo(name="m2", context_limit=9)]
     models = wire.ModelList(models=found)
     known = Catalogue().with_agents(agents, wire.SkillList()).with_models(models)
     assert (known.model_of("crab"), known.model_of("owl")) == ("m1", "m2")
+    assert (known.limit_of("crab"), known.limit_of("owl")) == (0, 9)
     assert Catalogue().model_of("crab") == ""

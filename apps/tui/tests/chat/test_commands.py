@@ -95,7 +95,9 @@ async def test_agents_are_listed_and_the_chat_goes_to_another(tmp_path: Path) ->
         assert [text for _, text in await kept(session.client, "twin")] == [
             *("!say I am twin", "I am twin")
         ]
-        assert "no agent is called 'owl'" in await complaint(session, "/agent owl")
+        assert await complaint(session, "/agent owl") == (
+            "no agent is called 'owl'; /agents has them"
+        )
         assert session.agent == "crab"
         assert "/agent NAME" in await complaint(session, "/agent")
 
@@ -116,7 +118,9 @@ async def test_guest_becomes_a_turn_of_the_other_agent(tmp_path: Path) -> None:
     async with daemon(tmp_path) as running, talking(running.home) as (session, _):
         reply = await typed(session, "/guest twin what do you make of it?")
         assert reply == Reply(saying=Saying("what do you make of it?", guest="twin"))
-        assert "no agent is called 'owl'" in await complaint(session, "/guest owl hello")
+        assert await complaint(session, "/guest owl hello") == (
+            "no agent is called 'owl'; /agents has them"
+        )
         assert "/guest NAME TEXT" in await complaint(session, "/guest twin")
 
 
@@ -247,7 +251,7 @@ async def test_export_writes_a_file_and_never_over_one(
     async with daemon(tmp_path) as running, talking(running.home) as (session, _):
         await within(session.say("hello"))
         reply = await typed(session, f"/export talk.{form}")
-        assert reply.notice == f"2 messages are in talk.{form}"
+        assert reply.notice == f"2 messages written to talk.{form}"
         text = (tmp_path / "out" / f"talk.{form}").read_text()
         assert "heard: hello" in text
         assert "is there already" in await complaint(session, f"/export talk.{form}")

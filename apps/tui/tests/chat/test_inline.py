@@ -163,7 +163,8 @@ def test_pieces_mean_what_the_whole_means(text: str, cuts: list[int], has_colour
     assert merged(spans) == merged(read_whole(text, look))
 
 
-@given(text=st.text(alphabet="ab *_`~[]()!\\", max_size=40))
+# Letters that are in no word of ours: a picture is called one.
+@given(text=st.text(alphabet="xy *_`~[]()!\\", max_size=40))
 def test_no_letter_is_lost(text: str) -> None:
     shown = without_colour(read_whole(text, PLAIN))
-    assert [c for c in shown if c in "ab"] == [c for c in text if c in "ab"]
+    assert [c for c in shown if c in "xy"] == [c for c in text if c in "xy"]

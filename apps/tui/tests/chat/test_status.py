@@ -30,6 +30,23 @@ def test_it_points_to_compact_past_the_users_own_threshold() -> None:
     assert "/compact" not in shown(never)
 
 
+@pytest.mark.req("chat.status.compact")
+def test_it_counts_up_to_what_the_model_reads_and_points_to_compact_before_that() -> None:
+    small = Status("crab", "tiny", 316, 100_000, limit=2048)
+    assert shown(small) == "crab · tiny · █░░░░░░░ 316/2.0k · ready"
+    assert "/compact" in shown(small._replace(context=1536))
+    assert "/compact" not in shown(small._replace(context=1535))
+    large = small._replace(context=12_345, limit=1_000_000)
+    assert "12k/100k" in shown(large)
+    assert "/compact" in shown(large._replace(context=100_000))
+
+
+def test_whoever_wants_to_hear_nothing_of_compact_still_sees_what_the_model_reads() -> None:
+    told = shown(Status("crab", context=2000, limit=2048))
+    assert "2.0k/2.0k" in told
+    assert "/compact" not in told
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -65,6 +82,8 @@ def test_a_hint_outlives_the_rest() -> None:
         st.floats(0, 1e6),
         st.integers(0, 16),
         st.sampled_from(["", "Ctrl+C again leaves"]),
+        stops=st.sampled_from(["Esc", "Ctrl+C"]),
+        limit=st.integers(0, 2**40),
     ),
     st.integers(1, 120),
 )

@@ -310,6 +310,15 @@ async def test_a_compaction_is_called_one_has_its_own_clock_and_can_be_stopped(
             await terminal.until_view("ready")
 
 
+@pytest.mark.req("chat.status.compact")
+async def test_the_gauge_counts_up_to_what_the_model_reads(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as served:
+        served.model.context = 2048
+        async with chatting(served.home) as terminal:
+            await said(terminal, "!usage 316 5\n!say yes")
+            await terminal.until_view("316/2.0k")
+
+
 @pytest.mark.req("chat.status")
 async def test_what_is_known_of_the_context_is_forgotten_with_the_conversation(
     tmp_path: Path,

@@ -70,7 +70,8 @@ async def test_without_a_daemon_and_forbidden_to_start_one_it_says_so(tmp_path: 
 async def test_it_can_be_resized_in_the_middle_of_an_answer(tmp_path: Path, rewraps: bool) -> None:
     known = "7600" if rewraps else ""
     async with daemon(tmp_path) as served, chatting(served.home, VTE_VERSION=known) as terminal:
-        await said(terminal, "!chunks 600 400")
+        # So many that it is still speaking when it was resized for the last time.
+        await said(terminal, "!chunks 1000 400")
         for count, size in ((100, (40, 15)), (250, (100, 30)), (400, (80, 24))):
             await stamps(terminal, count)
             terminal.type(f"{count},")

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from crabtalk.component.command import show
 
@@ -10,6 +11,12 @@ from .qr_code import qr_code
 
 if TYPE_CHECKING:
     from .gateway import Credentials, GatewayConfig
+
+HERE_ONLY = (
+    "No other device can open it. For a phone, give [relay] in config/web.toml a host, a TLS\n"
+    "certificate with its key, and a host_name; or pair with a relay elsewhere, by\n"
+    "`crabtalk-web pair https://...`."
+)
 
 
 def settings(home: Path) -> "tuple[GatewayConfig, Credentials]":
@@ -42,9 +49,7 @@ async def paired(path: Path, url: str) -> "Credentials":
         while True:
             pairing = Pairing(relay)
             await pairing.ask()  # a link is of use only once the relay knows of it
-            show(f"Open this on your device, or scan it:\n\n  {pairing.link}\n")
-            show(qr_code(pairing.link))
-            show(f"An app that scans terminals takes {pairing.app_link}")
+            show(invitation(pairing.link, pairing.app_link))
             try:
                 found = await pairing.wait()
             except GatewayError:
@@ -52,6 +57,16 @@ async def paired(path: Path, url: str) -> "Credentials":
             await asyncio.to_thread(found.save, path)
             show("This machine is paired.")
             return found
+
+
+def invitation(link: str, app_link: str) -> str:
+    """How to open a link, and where it can be: a code is for another device than this machine."""
+    from .relay.config import is_loopback
+
+    if is_loopback(urlsplit(link).hostname or ""):
+        return f"Open this in a browser on this machine:\n\n  {link}\n\n{HERE_ONLY}"
+    scanned = f"{qr_code(link)}\nAn app that scans terminals takes {app_link}"
+    return f"Open this on your device, or scan it:\n\n  {link}\n\n{scanned}"
 
 
 async def is_welcome(url: str, token: str) -> bool:

@@ -65,7 +65,7 @@ def up(home: Path, verbose: bool) -> None:
     """Run gateway and relay together, and say how to open them.
 
     On this machine only, unless [relay] in config/web.toml has a TLS certificate and a host name.
-    Prints a link and its QR code until a device was let in.
+    Prints a link until a device was let in, with a QR code where another device can reach it.
 
     \b
     Example:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
-from crabtalk.client import connect
+from crabtalk.client import Client, connect
 from crabtalk_web.adapter import Adapter, Switchboard, from_feed
 from crabtalk_web.stream import Envelope
 
@@ -14,13 +14,15 @@ SILENCE = 2.0
 
 
 async def tap(home: Path, agent: str, sender: str) -> AsyncGenerator[Envelope, None]:
-    """From now on, until it is closed. Raises what the daemon's client raises."""
+    """From now on, until it is closed. Raises what the daemon's client raises, and GatewayError
+    for an agent there is none of: nothing would ever happen."""
     adapter, switchboard = Adapter(f"tap:{agent}:{sender}"), Switchboard()
     last = 0
     async with (
         connect(home=home, client="web tap") as client,
         aclosing(client.subscribe_events(all_kinds=True)) as feed,
     ):
+        await must_be_there(client, agent)
         coming = asyncio.ensure_future(anext(feed))
         try:
             while True:
@@ -40,3 +42,12 @@ async def tap(home: Path, agent: str, sender: str) -> AsyncGenerator[Envelope, N
         finally:
             coming.cancel()
             await asyncio.wait([coming])
+
+
+async def must_be_there(client: Client, agent: str) -> None:
+    names = [known.name for known in (await client.list_agents()).agents]
+    if agent not in names:
+        from .gateway import GatewayError  # late: a tap needs nothing else of a gateway
+
+        listed = ", ".join(names[:20]) or "none yet"
+        raise GatewayError(f"no agent is called {agent[:80]!r}; there are: {listed}")

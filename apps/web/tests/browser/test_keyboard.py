@@ -72,6 +72,7 @@ async def test_everything_can_be_done_with_the_keyboard(browser: Browser, tmp_pa
         await reach(page, "Answer")
         await page.keyboard.press("Enter")
         await person.sees("done")
+        await person.is_over()
 
         await reach(page, "Message")
         await page.keyboard.insert_text("!say so far\n!hang")

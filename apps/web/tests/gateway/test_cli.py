@@ -16,6 +16,7 @@ from apps.web.help_pages import PAGE
 from apps.web.tests.gateway.command import called, running
 from apps.web.tests.gateway.phone import phone, texts
 from apps.web.tests.gateway.world import AGENTS, let_in
+from crabtalk_web.account import invitation
 from crabtalk_web.gateway import GatewayConfig, RelayHttp, RelayRefusedError, Store
 from crabtalk_web.gateway.config import RelaySettings
 from crabtalk_web.relay import Relay, RelayConfig
@@ -75,15 +76,24 @@ async def test_tap_without_a_daemon_says_what_to_do(tmp_path: Path) -> None:
     assert "crabtalkd run" in outcome.err
 
 
+@pytest.mark.req("web.cli.tap")
+async def test_tap_of_an_agent_there_is_none_of_says_which_there_are(tmp_path: Path) -> None:
+    async with served(tmp_path, agents=AGENTS, hooks={}) as daemon:
+        outcome = await called("tap", "nosuch", "--home", daemon.home)
+        assert (outcome.code, outcome.out) == (1, "")
+        names = ", ".join(sorted(AGENTS))
+        assert f"no agent is called 'nosuch'; there are: {names}\n" in outcome.err
+
+
 @pytest.mark.req("web.cli.up")
-async def test_up_prints_a_link_and_a_code_and_a_device_can_talk(tmp_path: Path) -> None:
+async def test_up_prints_a_link_and_a_device_can_talk(tmp_path: Path) -> None:
     async with served(tmp_path, agents=AGENTS, hooks={}) as daemon:
         home = daemon.home
         configure(home, f"[relay]\nport = {free_port()}\n")
         async with running(tmp_path / "log", "up", "--home", home) as program:
             url = (await program.until(r"The page is at (\S+)"))[1]
             link = (await program.until(r"(\S+/terminal/connect#key=\S+)"))[1]
-            await program.until("[█▀▄]")
+            await program.until("No other device can open it")
             assert link.startswith(url)
             async with phone(url) as device:
                 await device.approve(link)
@@ -104,6 +114,24 @@ async def test_up_prints_a_link_and_a_code_and_a_device_can_talk(tmp_path: Path)
         for path in (home / "web").rglob("*"):
             mode = stat.S_IMODE(path.stat().st_mode)
             assert mode & 0o077 == 0, f"{path} {mode:o}"
+
+
+@pytest.mark.req("web.cli.up")
+@pytest.mark.parametrize("host", ["127.0.0.1:3005", "localhost:3005", "[::1]:3005"])
+def test_a_link_that_only_this_machine_can_open_is_no_code_for_a_phone(host: str) -> None:
+    told = invitation(f"http://{host}/terminal/connect#key=k", "happy://terminal?k")
+    assert f"  http://{host}/terminal/connect#key=k\n" in told
+    assert "config/web.toml" in told
+    assert "happy://" not in told
+    assert not re.search("[█▀▄]", told)
+
+
+@pytest.mark.req("web.cli.up")
+def test_a_link_that_a_phone_can_open_comes_with_a_code() -> None:
+    told = invitation("https://relay.example.org/terminal/connect#key=k", "happy://terminal?k")
+    assert re.search("[█▀▄]", told)
+    assert "happy://terminal?k" in told
+    assert "No other device" not in told
 
 
 @pytest.mark.req("web.cli.up")

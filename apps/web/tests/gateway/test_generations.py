@@ -144,6 +144,20 @@ async def test_a_person_begins_one_from_the_command_line(tmp_path: Path) -> None
 
 
 @pytest.mark.req("gateway.generations.cleared")
+async def test_one_that_is_cleared_as_soon_as_it_was_told_begins_another_session(
+    tmp_path: Path,
+) -> None:
+    """Before anybody has looked how many messages there are."""
+    async with world(tmp_path) as w, w.daemon.client() as client:
+        old = await w.phone.session()
+        await told(client.stream("crab", "!say one"))
+        await w.phone.until_ended(old)
+        (stored,) = (await client.list_conversations("crab")).conversations
+        await client.delete_conversation(stored.file_path)
+        await other_session(w.phone, old)
+
+
+@pytest.mark.req("gateway.generations.cleared")
 async def test_a_conversation_that_was_cleared_begins_another_session(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.daemon.client() as client:
         old = await w.phone.session()

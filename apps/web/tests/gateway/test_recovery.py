@@ -14,7 +14,7 @@ from crabtalk_web.gateway import Store
 from crabtalk_web.relay import Limits as RelayLimits
 from crabtalk_web.relay import Relay, RelayConfig
 from crabtalk_web.sealing import to_base64
-from crabtalk_web.stream import Envelope, Service, ToolCallEnd
+from crabtalk_web.stream import Envelope, Service, Text, ToolCallEnd
 from tests.daemon.served import calling, served, told
 
 
@@ -186,6 +186,29 @@ async def test_what_was_folded_away_is_said_once(tmp_path: Path) -> None:
         await told(client.stream("crab", "!say four"))
         envelopes = in_order(await w.phone.until_ended(session, 6))
         assert folds(envelopes) == 2
+
+
+@pytest.mark.req("gateway.compaction")
+@pytest.mark.parametrize("after", [[], ["two"]], ids=["with nothing after it", "before a turn"])
+async def test_what_was_folded_behind_all_that_was_read_is_said(
+    tmp_path: Path, after: list[str]
+) -> None:
+    async with world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.session()
+        await w.stop_gateway()
+        await told(client.stream("crab", "!say one"))
+        await w.start_gateway()
+        await w.phone.until_ended(session)
+        await w.stop_gateway()
+        await client.compact("crab")
+        for text in after:
+            await told(client.stream("crab", f"!say {text}"))
+        await w.start_gateway()
+        envelopes = in_order(await w.phone.until_ended(session, 2 + len(after)))
+        assert texts(envelopes) == ["one", *after]
+        assert folds(envelopes) == 1
+        last = next(e for e in reversed(envelopes) if isinstance(e.ev, Service | Text))
+        assert isinstance(last.ev, Text if after else Service)
 
 
 def folds(envelopes: list[Envelope]) -> int:

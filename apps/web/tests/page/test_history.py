@@ -320,6 +320,59 @@ async def test_everything_on_this_device_is_found_and_nobody_is_asked(
     assert found == "noon"
 
 
+@pytest.mark.req("page.history.cursor")
+async def test_a_message_that_comes_as_a_conversation_is_opened_hides_nothing(
+    one: Tab, person: Phone
+) -> None:
+    session = await room(person)
+    await tell(person, session, spoken(1), spoken(2))
+    await one.log_in(person)
+    await one.until("device.session(given)?.isWhole", session.id)  # on disk, and not in view
+    await one.do(
+        """const opened = () => { window.opening = device.session(given).open(); };
+        device.socket.addEventListener("update", opened, { once: true });""",
+        session.id,
+    )
+    await tell(person, session, spoken(3))
+    await one.until("Boolean(window.opening)")
+    await one.do("await opening;")
+    assert await one.texts(session.id) == said(1, 3)
+
+
+@pytest.mark.req("page.list.current")
+async def test_what_comes_and_goes_while_all_are_listed_is_as_it_was_told(
+    wired: Tab, person: Phone
+) -> None:
+    gone = await room(person)
+    await wired.log_in(person)
+    await wired.until("device.session(given)", gone.id)
+    await wired.cut_off()
+    listed, told = asyncio.Event(), asyncio.Event()
+
+    async def late(route: Route) -> None:
+        answer = await route.fetch()
+        listed.set()
+        await told.wait()
+        await route.fulfill(response=answer)
+
+    await wired.page.route("**/v2/sessions?*", late)
+    await wired.connect()
+    await listed.wait()  # the relay has answered, and that is on its way
+    come = await room(person)
+    await person.ask("DELETE", f"/v1/sessions/{gone.id}")
+    await wired.until("device.session(given)", come.id)
+    await wired.until("!device.session(given)", gone.id)
+    async with wired.page.expect_response("**/v2/sessions?*"):
+        told.set()
+    await tell(person, come, spoken(1))
+    await wired.enter(come.id)
+    assert await wired.texts(come.id) == said(1, 1)
+    assert await wired.do("return device.sessions.map(({ id }) => id);") == [come.id]
+    assert [row["id"] for row in await wired.do("return device.store.all('sessions');")] == [
+        come.id
+    ]
+
+
 @pytest.mark.req("page.history.rubbish")
 async def test_an_answer_that_is_none_is_asked_for_again_and_leaves_no_hole(
     one: Tab, person: Phone

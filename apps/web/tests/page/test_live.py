@@ -71,6 +71,16 @@ async def seat(browser: Browser, acting: tuple[Stage, Phone]) -> AsyncIterator[t
         yield made, session.id
 
 
+async def working(one: Tab, session: str) -> None:
+    """Questions come another way than rows, and may be there before their turn began."""
+    await one.until("device.session(given).isWorking", session)
+
+
+async def idle_again(one: Tab, session: str) -> None:
+    """After `working`: before it, this would be so because nothing has begun."""
+    await one.until("!device.session(given).isWorking", session)
+
+
 def log_of(session: str) -> str:
     """Notes each thing that could be seen, as a screen would draw it."""
     return f"""
@@ -96,11 +106,11 @@ async def test_text_grows_as_it_is_written_and_is_never_there_twice_or_not_at_al
     words = "!say The tide \N{CRAB}\n!wait\n!say  comes in\n!wait\n!say  at noon."
     await one.do("device.session(given.id).send(given.words);", {"id": session, "words": words})
     await one.until("device.session(given).live?.text.startsWith('The tide')", session)
-    await one.until("device.session(given).isWorking", session)
+    await working(one, session)
     await on.release()
     await one.until("device.session(given).live?.text.endsWith('comes in')", session)
     await on.release()
-    await one.until("!device.session(given).isWorking", session)
+    await idle_again(one, session)
     seen = await one.do("return window.seen;")
     whole = "The tide \N{CRAB} comes in at noon."
     assert seen[-1] == [None, whole]
@@ -121,8 +131,9 @@ async def test_a_guest_is_named_while_they_write(
     await one.do("device.session(given.id).send(given.words);", {"id": session, "words": words})
     speaker = await one.until("device.session(given).live?.speaker", session)
     assert (speaker["name"], speaker["kind"]) == ("owl", "guest")
+    await working(one, session)
     await on.release()
-    await one.until("!device.session(given).isWorking", session)
+    await idle_again(one, session)
     row = await one.until(
         "tree(device.session(given).story.rows).find((row) => row.text === 'Who? Me.')", session
     )
@@ -195,6 +206,7 @@ async def test_older_rows_that_are_read_meanwhile_are_not_taken_for_what_grows(i
 
 
 async def asked(one: Tab, session: str) -> Any:
+    await working(one, session)
     return await one.until("device.session(given).questions[0]", session)
 
 
@@ -220,7 +232,7 @@ async def test_a_question_is_answered_by_the_first_and_the_second_is_told_so(
         assert sorted(each["already"] for each in both) == [False, True]
         for each in (one, other):
             await each.until("!device.session(given).questions.length", session)
-            await each.until("!device.session(given).isWorking", session)
+            await idle_again(each, session)
         assert await one.do(answer, given) == {"already": True}
 
 
@@ -232,7 +244,7 @@ async def test_a_question_can_be_dismissed(seat: tuple[Tab, str]) -> None:
     given = {"id": session, "question": question["id"]}
     told = await one.do("return device.session(given.id).dismiss(given.question);", given)
     assert told == {"already": False}
-    await one.until("!device.session(given).isWorking", session)
+    await idle_again(one, session)
 
 
 @pytest.mark.req("page.questions")
@@ -278,8 +290,10 @@ async def test_stopping_ends_the_turn_and_is_said_so(seat: tuple[Tab, str]) -> N
     words = "!say I begin\n!hang"
     await one.do("device.session(given.id).send(given.words);", {"id": session, "words": words})
     await one.until("device.session(given).live", session)
+    # So that it can be stopped, though rows come another way than text, and may be later.
+    assert await one.do("return device.session(given).isWorking;", session)
     await one.do("await device.session(given).abort();", session)
-    await one.until("!device.session(given).isWorking", session)
+    await idle_again(one, session)
     last = await one.do("return tree(device.session(given).story.rows).at(-1);", session)
     assert (last["kind"], last["status"]) == ("end", "cancelled")
     assert await one.do("return device.session(given).live;", session) is None

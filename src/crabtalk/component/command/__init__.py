@@ -7,6 +7,7 @@ from .ending import Commands
 from .options import HomeDirectory, home_option, json_option, verbose_option
 from .screen import (
     cells,
+    counted,
     document,
     has_colour,
     has_terminal,
@@ -24,6 +25,7 @@ __all__ = [
     "Commands",
     "HomeDirectory",
     "cells",
+    "counted",
     "document",
     "has_colour",
     "has_terminal",

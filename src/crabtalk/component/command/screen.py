@@ -3,10 +3,8 @@
 What agents and strangers wrote cannot steer the terminal: control characters become visible.
 """
 
-import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +29,8 @@ def document(value: Any) -> None:
 
 def json_line(value: Any) -> str:
     """Without a character that a terminal would obey."""
+    import json  # late, as shutil below: a daemon that starts says nothing of the kind
+
     text = json.dumps(value, ensure_ascii=False)
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -55,6 +55,11 @@ def styled(text: str, **style: Any) -> str:
     return click.style(text, **style) if has_colour() else text
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def one_line(text: str, most: int | None = None) -> str:
     """Without line breaks and control characters; what is beyond `most` characters is cut."""
     text = visible(" ".join(text.split()))
@@ -71,6 +76,8 @@ def visible(text: str, *, layout: bool = False) -> str:
 
 def line_width() -> int:
     """Characters that fit on a line; what is no terminal gets lines for reading."""
+    import shutil
+
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
 
 

@@ -4,8 +4,9 @@ async with MyService(settings) as service:
     await Gateway(home, service, settings).run()
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from crabtalk.late import late
 
 if TYPE_CHECKING:
     from .backoff import Backoff
@@ -60,18 +61,31 @@ __all__ = [
 ]
 
 # Where each is. Imported on first use: a command line needs none of it to print its help.
-MODULES = {
-    "backoff": ("Backoff",),
-    "desk": ("Bounds",),
-    "errors": ("GatewayError",),
-    "gateway": ("Gateway",),
-    "pairing": ("Pairing",),
-    "settings": ("Settings", "allow", "load_settings", "write_settings"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = (module for module, names in MODULES.items() if name in names)
-    return getattr(import_module(f"{__name__}.{next(found, 'service')}"), name)
+__getattr__ = late(
+    __name__,
+    {
+        "backoff": ("Backoff",),
+        "desk": ("Bounds",),
+        "errors": ("GatewayError",),
+        "gateway": ("Gateway",),
+        "pairing": ("Pairing",),
+        "settings": ("Settings", "allow", "load_settings", "write_settings"),
+        "service": (
+            "PAYLOAD",
+            "Attachment",
+            "Away",
+            "Blocked",
+            "Button",
+            "Chat",
+            "Limits",
+            "Person",
+            "Refused",
+            "Rich",
+            "Service",
+            "ServiceError",
+            "TooLong",
+            "TryLater",
+            "Update",
+        ),
+    },
+)

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.model.errors import ApiError, ErrorKind
+from crabtalk.model.errors import ApiError
 from crabtalk.model.http import Call
 from crabtalk.model.messages import ModelInfo, Request
-from crabtalk.model.reading import decode, error_words, http_phrase, read_retry_after
+from crabtalk.model.reading import error_words, http_phrase, listed_models, read_retry_after
 
 from .decoding import AnthropicDecoder
 from .encoding import encode_choice, encode_system, encode_tool, encode_turns, mark_prefix
@@ -113,12 +113,8 @@ class AnthropicDialect:
         return Call(f"{self.base}/v1/models?limit=1000", self.headers(), method="GET")
 
     def read_models(self, body: bytes) -> list[ModelInfo]:
-        document = decode(body)
-        entries = document.get("data") if isinstance(document, dict) else None
-        if not isinstance(entries, list):
-            raise ApiError(ErrorKind.PROTOCOL, "the list of models is not one; check base_url")
         found = []
-        for entry in entries:
+        for entry in listed_models(body, "data"):
             if isinstance(entry, dict) and isinstance(name := entry.get("id"), str):
                 limit = entry.get("max_input_tokens")
                 if isinstance(limit, int):

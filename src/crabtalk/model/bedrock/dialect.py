@@ -11,7 +11,7 @@ import msgspec
 from crabtalk.model.errors import ApiError, ErrorKind, kind_of_status
 from crabtalk.model.http import Call
 from crabtalk.model.messages import ModelInfo, Request
-from crabtalk.model.reading import decode, http_phrase, read_retry_after
+from crabtalk.model.reading import http_phrase, listed_models, read_retry_after
 from crabtalk.model.sigv4 import Credentials, sign
 
 from .credentials import NO_CREDENTIALS
@@ -132,13 +132,9 @@ class BedrockDialect:
         return self._call("GET", f"{base}/foundation-models")
 
     def read_models(self, body: bytes) -> list[ModelInfo]:
-        document = decode(body)
-        entries = document.get("modelSummaries") if isinstance(document, dict) else None
-        if not isinstance(entries, list):
-            raise ApiError(ErrorKind.PROTOCOL, "the list of models is not one; check base_url")
         return [
             ModelInfo(entry["modelId"], known_limit(entry["modelId"]))
-            for entry in entries
+            for entry in listed_models(body, "modelSummaries")
             if isinstance(entry, dict) and is_usable(entry)
         ]
 

@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from crabtalk.model.errors import ApiError, ErrorKind
+from crabtalk.model.errors import ApiError
 from crabtalk.model.http import Call
 from crabtalk.model.messages import ModelInfo, Request
-from crabtalk.model.reading import decode
+from crabtalk.model.reading import listed_models
 
 from .decoding import GoogleDecoder
 from .encoding import (
@@ -81,10 +81,7 @@ class GoogleDialect:
         return Call(f"{self.base}/models?pageSize=1000", self.headers(), method="GET")
 
     def read_models(self, body: bytes) -> list[ModelInfo]:
-        document = decode(body)
-        entries = document.get("models") if isinstance(document, dict) else None
-        if not isinstance(entries, list):
-            raise ApiError(ErrorKind.PROTOCOL, "the list of models is not one; check base_url")
+        entries = listed_models(body, "models")
         found = [info for entry in entries if (info := read_model(entry)) is not None]
         self._limits |= {i.name: i.context_limit for i in found if i.context_limit is not None}
         return found

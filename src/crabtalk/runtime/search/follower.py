@@ -7,23 +7,19 @@ reach further than they were read. One task decides, one thread does what blocks
 import asyncio
 import contextlib
 import logging
-import os
-import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
 
-from crabtalk.storage import Changes, Followed, Pair, Storage, StorageError, log_name
+from crabtalk.storage import Followed, Pair, Storage, StorageError, StorageUnavailableError
 
+from .backlog import Backlog
 from .library import Library, View
 from .manifest import Row
 from .shelf import DamagedError
 from .tail import Tail
+from .thread import IndexThread, give_back
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 # Messages that are committed together, and seconds after which fewer are.
 COMMIT_MESSAGES = 256
@@ -35,12 +31,12 @@ LOG_BYTES = 256 * 1024
 # How long the first searches wait for what was not committed when it was last closed. More than
 # that is a rebuild, which nobody should wait for.
 CATCHING_UP_SECONDS = 2.0
-# How much its thread steps back for those that answer: a nice value.
-PATIENCE = 10
 # The file that says that nothing was.
 COMPLETE = "complete"
 # How long `close` waits for what is not committed; the logs have it.
 CLOSING_SECONDS = 2.0
+# When a log that could not be read is tried again.
+AGAIN_SECONDS = 60.0
 # How often it looks for what others appended, where storage is shared, while nobody searches.
 LOOK_SECONDS = 5.0
 # Pauses after a failure: twice as long each time.
@@ -65,10 +61,8 @@ class Follower:
         self._directory = directory
         self._tail = tail
         self._index_tool_results = index_tool_results
-        self._backlog: dict[str, None] = {}  # handles of logs to read, in order
-        self._is_surveyed = False
-        self._cursor = ""  # up to which changes by others are known; empty where nobody can say
-        self._looking = asyncio.Lock()
+        self._thread = IndexThread()
+        self._backlog = Backlog(storage, tail, self._thread, index_tool_results)
         self._missing: set[Pair] = set()  # of whom no log was found, the last time
         self._stale: set[str] = set()
         self._damage = ""
@@ -77,7 +71,6 @@ class Follower:
         self._is_swollen = False  # from much that was read at once
         self._closing = False
         self._task: asyncio.Task[None] | None = None
-        self._thread: ThreadPoolExecutor | None = None
         self._wake = asyncio.Event()  # there is something to do
         self._hurry = asyncio.Event()  # and it should not wait for more
         self._tried = asyncio.Event()  # to open the library
@@ -95,7 +88,7 @@ class Follower:
     @property
     def is_current(self) -> bool:
         """Whether the library has all there is."""
-        return self._is_resting and not self._is_needed()
+        return self._is_resting and not self._is_needed() and not self._backlog.unread
 
     def start(self) -> None:
         if self._task is None and not self._closing:
@@ -111,7 +104,7 @@ class Follower:
     def survey(self) -> None:
         """Look through the logs again, if that has begun; if not, it will be done anyway."""
         if self._task is not None:
-            self._is_surveyed = False
+            self._backlog.is_surveyed = False
             self.wake(hurry=True)
 
     def is_stale(self, handle: str) -> None:
@@ -145,7 +138,7 @@ class Follower:
 
     async def _read_others(self) -> None:
         """What others appended by now, as far as that takes no longer than anybody would wait."""
-        if not self._cursor or self.library is None:
+        if not self._backlog.cursor or self.library is None:
             return
         try:
             behind = await self._look(self.library)
@@ -154,9 +147,16 @@ class Follower:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CATCHING_UP_SECONDS):
-                while not behind.isdisjoint(self._backlog) and not self.error:
+                while self._backlog.has_any(behind) and not self.error:
                     self.wake(hurry=True)
                     await self._progress.wait()
+
+    async def _look(self, library: Library) -> set[str]:
+        """What others have changed since: to be read. Raises StorageError."""
+        behind = await self._backlog.look(library)
+        if behind:
+            self._wake.set()
+        return behind
 
     async def close(self) -> None:
         """Keeps what it can within a moment."""
@@ -169,10 +169,10 @@ class Follower:
             self._task.cancel()
             await asyncio.wait([self._task])
         self._show_progress()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.submit(self._close_library)
-            await asyncio.to_thread(thread.shutdown)
+        try:
+            await self._thread.close(self._close_library)
+        except Exception as error:
+            log.warning("the session index did not close as it should: %s", error)
 
     # ── The task ────────────────────────────────────────────────────────────────────────────
 
@@ -188,13 +188,13 @@ class Follower:
             except DamagedError as error:
                 log.warning("the session index is made anew from the logs: %s", error)
                 self.rebuilds += 1
-                await self._in_thread(self._close_library)
-                await self._in_thread(Library.wipe, self._directory)
+                await self._thread.run(self._close_library)
+                await self._thread.run(Library.wipe, self._directory)
             except Exception as error:
                 log.warning("the session index does not get on: %s", error)
                 self.error = str(error) or type(error).__name__
                 is_open = self.library is not None
-                await self._in_thread(self._close_library)
+                await self._thread.run(self._close_library)
                 self._show_progress()
                 if not is_open:
                     await self._rest(failures + 1)
@@ -202,13 +202,13 @@ class Follower:
             commits = self.commits
 
     async def _open(self) -> Library:
-        self.library = await self._in_thread(Library, self._directory)
+        self.library = await self._thread.run(Library, self._directory)
         self.view = self.library.view()
-        was_complete = await self._in_thread(self._was_complete)
+        was_complete = await self._thread.run(self._was_complete)
         # Where storage is shared, others have gone on since.
-        if was_complete and not await self._in_thread(self.library.manifest.cursor):
+        if was_complete and not await self._thread.run(self.library.manifest.cursor):
             self._current.set()
-        self._is_surveyed = False
+        self._backlog.is_surveyed = False
         self._damage = ""
         self.is_verified = False
         self._show_progress()
@@ -246,21 +246,26 @@ class Follower:
             while True:
                 if self._damage:
                     raise DamagedError(self._damage)
-                if not self._is_surveyed:
-                    await self._survey(library)
+                if not self._backlog.is_surveyed:
+                    await self._backlog.survey(library)
+                # All changes up to it are in the backlog or in the tail by now, and read below.
+                cursor = self._backlog.cursor
                 await self._round(library)
-                is_current = self._is_surveyed and not self._backlog
+                is_current = self._backlog.is_surveyed and not self._backlog
+                if is_current and not self._backlog.unread and library.is_suspect:
+                    await self._thread.run(library.trust)
                 if self._closing:
-                    self._is_complete = is_current and not self._tail
+                    self._is_complete = is_current and not self._backlog.unread and not self._tail
                     return
                 if is_current:
+                    self.error = ""
                     self._current.set()
                 if self._is_doubted:
                     self._is_doubted = False
                     await self._verify(library)
-                elif not self._backlog and self._is_surveyed:
-                    if self._cursor:
-                        await self._in_thread(library.manifest.set_cursor, self._cursor)
+                elif not self._backlog and self._backlog.is_surveyed:
+                    if cursor and not self._backlog.unread:
+                        await self._thread.run(library.manifest.set_cursor, cursor)
                     if verification is None:
                         verification = asyncio.ensure_future(self._verify(library))
                     await self._due(library)
@@ -282,9 +287,16 @@ class Follower:
                 await self._hurry.wait()
 
     async def _rest_until_woken(self, library: Library) -> None:
-        if not self._cursor:
-            await self._wake.wait()
-            return
+        try:
+            async with asyncio.timeout(AGAIN_SECONDS if self._backlog.unread else None):
+                if self._backlog.cursor:
+                    await self._look_until_woken(library)
+                else:
+                    await self._wake.wait()
+        except TimeoutError:
+            self._backlog.is_surveyed = False
+
+    async def _look_until_woken(self, library: Library) -> None:
         while not self._wake.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -297,7 +309,7 @@ class Follower:
 
     def _is_needed(self) -> bool:
         doubts = self._damage or self._is_doubted
-        return bool(self._tail or self._stale or doubts or not self._is_surveyed)
+        return bool(self._tail or self._stale or doubts or not self._backlog.is_surveyed)
 
     async def _verify(self, library: Library) -> None:
         """Sees what opening does not: a file whose inside is not what was written."""
@@ -311,85 +323,29 @@ class Follower:
 
     # ── Following ───────────────────────────────────────────────────────────────────────────
 
-    async def _survey(self, library: Library) -> None:
-        """Which logs are not as they were read, and which are gone."""
-        self._is_surveyed = True
-        since = await self._in_thread(library.manifest.cursor) if not self._cursor else ""
-        if since and not await self._is_indexed_as_wanted(library):
-            since = ""
-        # Before all are looked at: what comes meanwhile is seen twice rather than not at all.
-        changes = await self._storage.changes(since)
-        if changes is not None:
-            self._cursor = changes.cursor
-            if changes.versions is not None:
-                self._backlog |= dict.fromkeys(await self._others(library, changes))
-                return
-        versions = await self._storage.versions()
-        known = await self._in_thread(library.manifest.read_so_far)
-        allowed = {agent: self._index_tool_results(agent) for _, agent, _ in known.values()}
-
-        def is_read(handle: str, version: int) -> bool:
-            seen, agent, tool_results = known.get(handle, (None, "", False))
-            return seen == version and tool_results == allowed[agent]
-
-        def compare() -> tuple[list[str], list[str]]:
-            behind = [handle for handle, each in versions.items() if not is_read(handle, each)]
-            return behind, [handle for handle in known if handle not in versions]
-
-        behind, gone = await asyncio.to_thread(compare)
-        self._backlog = dict.fromkeys(behind)
-        await self._in_thread(library.remove_all, gone)
-
-    async def _is_indexed_as_wanted(self, library: Library) -> bool:
-        agents = await self._in_thread(library.manifest.agents)
-        return all(self._index_tool_results(agent) == results for agent, results in agents)
-
-    async def _look(self, library: Library) -> set[str]:
-        """What others have changed since: to be read. Raises StorageError."""
-        async with self._looking:
-            changes = await self._storage.changes(self._cursor)
-            if changes is None or changes.versions is None:
-                self._is_surveyed = False
-                return set()
-            behind = await self._others(library, changes)
-            self._cursor = changes.cursor
-            self._backlog |= dict.fromkeys(behind)
-        if behind:
-            self._wake.set()
-        return set(behind)
-
-    async def _others(self, library: Library, changes: Changes) -> list[str]:
-        """Which of these logs have something that neither the library nor the tail has."""
-        if changes.gone:
-            await self._in_thread(library.remove_all, list(changes.gone))
-        said = {log_name(pair) for pair in self._tail.pairs()}
-        versions = {h: v for h, v in (changes.versions or {}).items() if h not in said}
-        return await self._in_thread(library.unread, versions) if versions else []
-
     async def _round(self, library: Library) -> None:
         """What was deleted, what was just said, and some of what is behind, in one commit."""
         self._hurry.clear()
         gone, said = self._tail.taken()
         stale, self._stale = self._stale, set()
-        self._backlog |= dict.fromkeys(stale)
-        places = await self._in_thread(library.places, list(gone), list(stale), said)
+        self._backlog.add(stale)
+        places = await self._thread.run(library.places, list(gone), list(stale), said)
         are_read = await self._read(library, places)
         while self._backlog and library.uncommitted < COMMIT_MANY:
-            some = [handle for handle, _ in zip(self._backlog, range(LOGS), strict=False)]
-            await self._read(library, await self._in_thread(library.positions, some))
-            for handle in some:
-                self._backlog.pop(handle, None)
+            some = self._backlog.first(LOGS)
+            await self._read(library, await self._thread.run(library.positions, list(some)))
+            self._backlog.remove(some)
             if self._hurry.is_set():
                 break
         rows: list[Row] = []
         if library.is_dirty:
             self._is_swollen = self._is_swollen or library.uncommitted >= COMMIT_MANY
-            self.view, rows = await self._in_thread(library.commit)
+            self.view, rows = await self._thread.run(library.commit)
             self.commits += 1
             self.error = ""
         self._tail.committed(gone, rows)
         self._show_progress()
-        await self._in_thread(library.let_go)
+        await self._thread.run(library.let_go)
         if self._is_swollen and not self._backlog:
             self._is_swollen = False
             await asyncio.to_thread(give_back)
@@ -397,22 +353,26 @@ class Follower:
             await self._settle(library, said)
 
     async def _read(self, library: Library, positions: dict[str, int]) -> bool:
-        """These logs, each from its position to its end. False when one could not be read."""
+        """These logs, each from its position to its end. False when one could not be read.
+
+        Raises StorageUnavailableError: then none can, and all are looked at again later.
+        """
         are_read = True
         while positions:
             some = [(handle, positions.pop(handle)) for handle in list(positions)[:LOGS]]
             taken: list[tuple[str, Followed | None, bool]] = []
-            for handle, position in some:
-                # One after the other: many threads at once would be in the event loop's way.
-                try:
-                    followed = await self._storage.follow(handle, position, LOG_BYTES)
-                except StorageError as error:
-                    log.warning("the log %s cannot be searched: %s", handle, error)
+            found = await self._storage.follow(some, LOG_BYTES)
+            for (handle, _), followed in zip(some, found, strict=True):
+                if isinstance(followed, StorageUnavailableError):
+                    raise followed
+                if isinstance(followed, StorageError):
+                    self._backlog.put_off(handle, followed)
                     are_read = False
                     continue
+                self._backlog.was_read(handle)
                 agent = followed.pair.agent if followed is not None else ""
                 taken.append((handle, followed, self._index_tool_results(agent)))
-            positions |= await self._in_thread(library.take_all, taken)
+            positions |= await self._thread.run(library.take_all, taken)
         return are_read
 
     async def _settle(self, library: Library, said: list[Pair]) -> None:
@@ -421,42 +381,16 @@ class Follower:
         First all logs are looked through, since one may be called otherwise than we thought.
         """
         left = self._tail.left(said)
-        unknown = set(await self._in_thread(library.unknown, left)) if left else set()
+        unknown = set(await self._thread.run(library.unknown, left)) if left else set()
         missing = unknown - self._missing
         for pair in set(left) - missing:
             self._tail.drop(pair)
         self._missing = missing
         if missing:
-            self._is_surveyed = False
-
-    # ── Threads ─────────────────────────────────────────────────────────────────────────────
-
-    def _in_thread(self, function: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
-        """All that writes runs there, one after the other."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(
-                1, thread_name_prefix="session-index", initializer=step_back
-            )
-        return asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+            self._backlog.is_surveyed = False
 
     def _show_progress(self) -> None:
         """To those who wait for any."""
         self._tried.set()
         self._progress.set()
         self._progress = asyncio.Event()
-
-
-def give_back() -> None:
-    """To the system, what is free: an allocator keeps for each thread what it once needed."""
-    import ctypes
-
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
-    if trim is not None:
-        trim(0)
-
-
-def step_back() -> None:
-    """Answering comes before indexing. The engine's own threads are started from this one, and
-    are as patient."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PATIENCE)

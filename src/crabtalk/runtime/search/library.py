@@ -275,8 +275,12 @@ class Library:
                 self.remove(row)
 
     def remove(self, row: Row) -> None:
-        for shelf in self._shelves:
-            shelf.remove(row.number)
+        # Only where there is something of it: the engine keeps each removal until a document comes
+        # after it, and where there are no titles none would.
+        held = (row.documents, row.title_length, row.summary_length)
+        for shelf, count in zip(self._shelves, held, strict=True):
+            if count or self._suspect:
+                shelf.remove(row.number)
         self._totals.count(row, -1)
         self._batch.rows.pop(row.handle, None)
         self._batch.removed.add(row.number)
@@ -296,9 +300,23 @@ class Library:
             raise OSError(f"the index cannot be written: {error}") from None
         totals = msgspec.structs.replace(self._totals)
         rows = list(batch.rows.values())
-        self.manifest.commit(rows, totals, stamps)
+        # In doubt it stays, in its next life too, until all was looked at.
+        self.manifest.commit(rows, totals, self.manifest.stamps if self._suspect else stamps)
         self._batch = Batch()
         return View.of(searchers, totals), rows
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether shelves may have something that the manifest knows nothing of."""
+        return self._suspect
+
+    def trust(self) -> None:
+        """Every log that is not as the manifest has it was read to its end: what was too much is
+        gone."""
+        self._suspect = False
+        self._checked.clear()
+        stamps = [shelf.stamp for shelf in self._shelves]
+        self.manifest.commit([], self.manifest.totals, stamps)
 
     def let_go(self) -> None:
         """Of what only older views needed, when there are none."""

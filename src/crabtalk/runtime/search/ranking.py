@@ -6,6 +6,7 @@ alone are enough, too. Blocks: it runs in a thread, on a view that does not chan
 
 from collections.abc import Iterable
 from heapq import nlargest
+from math import inf
 from operator import itemgetter
 
 import msgspec
@@ -34,6 +35,8 @@ OF_NAMED = 64
 SPARE = 2
 # Of those that are as good as each other, so many are put in order.
 EQUALS = 64
+# The part by which two scores of the same words differ, since shelves count in single precision.
+NOISE = 1e-5
 
 # What a conversation goes by here: its number, or who speaks in it while it has none.
 Key = int | Pair
@@ -63,6 +66,9 @@ class Standing(msgspec.Struct):
     @property
     def score(self) -> float:
         return self.message + self.title + self.summary
+
+
+Scored = tuple[float, Key, Standing]
 
 
 class Names(msgspec.Struct):
@@ -128,14 +134,13 @@ class Ranking:
 
     def _best(self, count: int) -> list[Candidate]:
         best: list[Candidate] = []
-        scores = [(each.score, key, each) for key, each in self._standings.items()]
-        scores.sort(key=itemgetter(0), reverse=True)
+        scores = leveled([(each.score, key, each) for key, each in self._standings.items()])
         for start in range(0, len(scores), count):
             # Those as good as the last one are looked at, too: they are yet to be put in order.
             is_enough = len(best) >= count and scores[start][0] < best[count - 1].score
             if is_enough or len(best) >= count + EQUALS:
                 break
-            best += self._found({key: each for _, key, each in scores[start : start + count]})
+            best += self._found(scores[start : start + count])
         return sorted(best, key=order)[:count]
 
     # ── Titles and summaries ────────────────────────────────────────────────────────────────
@@ -261,7 +266,7 @@ class Ranking:
             standing = self._standings.get(each.conversation)
             if standing is None:
                 standing = self._standings[each.conversation] = Standing()
-            if each.score > standing.message:
+            if each.score > standing.message * (1 + NOISE):  # what the tail has is later
                 standing.message, standing.id, standing.found = each.score, each.id, each
 
     # ── What may be found ───────────────────────────────────────────────────────────────────
@@ -281,14 +286,14 @@ class Ranking:
         since, until = self._times
         return (since is None or at >= since) and (until is None or at <= until)
 
-    def _found(self, standings: dict[Key, Standing]) -> list[Candidate]:
+    def _found(self, scores: list[Scored]) -> list[Candidate]:
         """Without those that are gone, or none of what may be found after all."""
-        metas = self._manifest.metas([key for key in standings if isinstance(key, int)])
-        shelved = {key: each.found for key, each in standings.items() if each.found is not None}
+        metas = self._manifest.metas([key for _, key, _ in scores if isinstance(key, int)])
+        shelved = {key: each.found for _, key, each in scores if each.found is not None}
         positions = self._view.messages.positions(list(shelved.values()))
         places = dict(zip(shelved, positions, strict=True))
         best: list[Candidate] = []
-        for key, standing in standings.items():
+        for score, key, standing in scores:
             if not isinstance(key, int):
                 handle, meta = log_name(key), Meta(*key)
             elif key in metas:
@@ -301,8 +306,20 @@ class Ranking:
                 meta = unkept.meta(meta)
             number = standing.id if standing.message else standing.folded
             position, is_message = places.get(key, 0), bool(standing.message)
-            best.append(Candidate(handle, meta, standing.score, number, position, is_message))
+            best.append(Candidate(handle, meta, score, number, position, is_message))
         return best
+
+
+def leveled(scores: list[Scored]) -> list[Scored]:
+    """The best first, and those that differ by noise alone as good as the best of them."""
+    scores.sort(key=itemgetter(0), reverse=True)
+    found: list[Scored] = []
+    level = inf
+    for score, key, standing in scores:
+        if score < level * (1 - NOISE):
+            level = score
+        found.append((level, key, standing))
+    return found
 
 
 def firsts(hits: Iterable[Found]) -> list[Found]:

@@ -82,6 +82,7 @@ class Shelf:
         self._schema = schema_of(tantivy.SchemaBuilder())
         self._writer: tantivy.IndexWriter | None = None
         self._waiting: list[str] = []
+        self._is_closed = False
         if directory is not None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_files(directory)
@@ -187,6 +188,7 @@ class Shelf:
     def close(self) -> None:
         """What was not committed is forgotten. A merge under way is waited for, but not for long:
         without it the segments stay as they were."""
+        self._is_closed = True
         self._waiting.clear()
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -205,6 +207,8 @@ class Shelf:
             return
         segments = segments_of(self._directory)
         for path in sorted(self._directory.iterdir()):
+            if self._is_closed:
+                return  # nobody waits for it any more
             if path.name.partition(".")[0] in segments:
                 try:
                     intact = is_intact(path)

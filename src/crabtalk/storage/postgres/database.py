@@ -80,6 +80,7 @@ class Database:
         self._closed = False
         self._failures = 0
         self._resting_until = 0.0
+        self._failure = ""  # the last one, for those who are told without a try
 
     @property
     def name(self) -> str:
@@ -152,7 +153,7 @@ class Database:
                     f"all {self._size} connections are in use; if that happens often, raise pool "
                     "in [storage] of config.toml"
                 ) from error
-            self._has_failed()
+            self._has_failed(error)
             raise
         self._failures = 0
         return connection
@@ -206,9 +207,10 @@ class Database:
     def _may_try(self) -> None:
         """While it is away, most of those who come are told so without waiting."""
         if time.monotonic() < self._resting_until:
-            raise ConnectionError("it was not there a moment ago")
+            raise ConnectionError(self._failure)
 
-    def _has_failed(self) -> None:
+    def _has_failed(self, error: BaseException) -> None:
+        self._failure = reason(error)
         pause = min(FIRST_PAUSE * 2 ** min(self._failures, 10), LAST_PAUSE)
         self._failures += 1
         self._resting_until = time.monotonic() + pause

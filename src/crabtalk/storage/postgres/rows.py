@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from crabtalk.storage.records import (
+    MOST_MESSAGES,
     EventRecord,
     MarkerRecord,
     MessageRecord,
@@ -22,7 +23,6 @@ from .pair import column, uncolumn
 
 log = logging.getLogger(__name__)
 
-MOST_MESSAGES = 2**53  # as in a log
 META = "agent, sender, created_at, title, updated_at, message_count, approved"
 KINDS: dict[type[Record], str] = {
     MessageRecord: "message",

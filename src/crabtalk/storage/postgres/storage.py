@@ -287,7 +287,18 @@ class PostgresStorage:
             tuple(row["handle"] for row in gone),
         )
 
-    async def follow(self, handle: str, position: int, limit: int) -> Followed | None:
+    async def follow(
+        self, positions: Sequence[tuple[str, int]], limit: int
+    ) -> list[Followed | StorageError | None]:
+        found: list[Followed | StorageError | None] = []
+        for handle, position in positions:
+            try:
+                found.append(await self._followed(handle, position, limit))
+            except StorageError as error:
+                found.append(error)
+        return found
+
+    async def _followed(self, handle: str, position: int, limit: int) -> Followed | None:
         if not is_handle(handle):
             return None
         await self.open()

@@ -6,8 +6,8 @@ name, and paths anywhere.
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from crabtalk.protocol import wire
 
@@ -20,15 +20,14 @@ MOST_ENTRIES = 20_000  # of a directory, looked at
 Paths = Callable[[str], Iterable[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(NamedTuple):
     name: str
     about: str = ""
     model: str = ""  # of an agent: its own
+    limit: int = 0  # of a model: tokens it reads at once; 0 where that is not known
 
 
-@dataclass(frozen=True, slots=True)
-class Catalogue:
+class Catalogue(NamedTuple):
     """The names there are, as the daemon last told them."""
 
     agents: tuple[Named, ...] = ()
@@ -37,16 +36,17 @@ class Catalogue:
     active_model: str = ""
 
     def with_agents(self, agents: wire.AgentList, skills: wire.SkillList) -> "Catalogue":
-        return replace(
-            self,
+        return self._replace(
             agents=tuple(Named(a.name, a.description, a.model) for a in agents.agents),
             skills=tuple(Named(s.name, f"skill, {s.source}") for s in skills.skills),
         )
 
     def with_models(self, models: wire.ModelList) -> "Catalogue":
-        return replace(
-            self,
-            models=tuple(Named(m.name, "active" if m.active else "") for m in models.models),
+        return self._replace(
+            models=tuple(
+                Named(m.name, "active" if m.active else "", limit=m.context_limit)
+                for m in models.models
+            ),
             active_model=next((m.name for m in models.models if m.active), ""),
         )
 
@@ -58,9 +58,13 @@ class Catalogue:
         own = next((known.model for known in self.agents if known.name == agent), "")
         return own or self.active_model
 
+    def limit_of(self, agent: str) -> int:
+        """Tokens that its model reads at once; 0 where that is not known."""
+        model = self.model_of(agent)
+        return next((known.limit for known in self.models if known.name == model), 0)
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+
+class Candidate(NamedTuple):
     """`text` takes the place of the `length` characters before the cursor."""
 
     text: str

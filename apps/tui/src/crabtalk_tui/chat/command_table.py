@@ -1,13 +1,11 @@
 """The commands of the chat, as people read them. What they do is in commands.py."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Takes = Literal["", "agent", "model", "command", "file"]
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """`words` is what may follow its name; `takes` what the first of them names."""
 
     name: str

@@ -8,13 +8,15 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from crabtalk.client import ServerError
+from crabtalk.component.command import counted
 from crabtalk.protocol import wire
 from crabtalk_tui.complaints import CommandError, complaint, is_too_long
+from crabtalk_tui.stores import known
 
 from . import answers
 from .candidates import Catalogue
@@ -25,13 +27,13 @@ from .session import FAILURES, Kind, Session
 HISTORY = 20  # messages
 MOST_HISTORY = 2000
 HITS = 5
+AGENTS = "/agents has them"
 SLUG = re.compile(r"[^\w.-]+")
 CALL = re.compile(r"/([a-z]+)((?:\s.*)?)", re.DOTALL)
 GUEST = re.compile(r"@([^\s@]+)\s+(\S.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Saying:
+class Saying(NamedTuple):
     """A turn to come: to the agent, or with another one in its place."""
 
     text: str
@@ -39,14 +41,12 @@ class Saying:
     tool_choice: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(NamedTuple):
     command: Command
     rest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What a command has to show, and what is to happen."""
 
     markdown: str = ""
@@ -99,7 +99,8 @@ async def switch_agent(session: Session, rest: str) -> Reply:
         raise CommandError(
             f"this is {session.agent}; /agent NAME talks to another, /agents has them"
         )
-    await session.switch(rest)
+    with known(AGENTS):
+        await session.switch(rest)
     messages = await session.conversation.last(HISTORY)
     return Reply(notice=f"now with {rest}", messages=messages, is_fresh=True)
 
@@ -108,7 +109,8 @@ async def invite_guest(session: Session, rest: str) -> Reply:
     name, _, text = rest.partition(" ")
     if not text.strip():
         raise CommandError("say who and what: /guest NAME TEXT")
-    await session.client.get_agent(name)
+    with known(AGENTS):
+        await session.client.get_agent(name)
     return Reply(saying=Saying(text.strip(), guest=name))
 
 
@@ -243,7 +245,7 @@ async def export(session: Session, rest: str) -> Reply:
             file.close()
         path.unlink(missing_ok=True)
         raise
-    return Reply(notice=f"{count} messages are in {path}")
+    return Reply(notice=f"{counted(count, 'message')} written to {path}")
 
 
 async def leave(session: Session, rest: str) -> Reply:

@@ -1,16 +1,15 @@
 """The greeting: for whoever has said nothing yet. Three lines, and never again."""
 
-import tomllib
 from pathlib import Path
 
 from .session import FAILURES, Session
 
 
 async def greeting(session: Session, home: Path) -> list[str]:
-    """Which model answers and why, how to have a better one, how to leave."""
+    """Which model answers and why, how to have another one, how to leave."""
     return [
         await answers(session, home),
-        "For a better one: `crabtalkd setup`, or a key in the environment.",
+        "For another one: `crabtalkd setup`, or a key in the environment.",
         "Ctrl+D leaves, and everything is kept; /help shows the rest.",
     ]
 
@@ -31,6 +30,8 @@ async def answers(session: Session, home: Path) -> str:
 
 def reason(home: Path) -> str:
     """As far as a client can tell: what is found on a machine is the daemon's to look for."""
+    import tomllib  # late: it greets nobody twice
+
     try:
         with (home / "config.toml").open("rb") as file:
             config = tomllib.load(file)

@@ -5,7 +5,7 @@ terminal's own sixteen, so that they fit whatever background people chose.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 from zlib import crc32
 
 # Neither red nor green: those say how something ended.
@@ -13,8 +13,7 @@ OF_GUESTS = ("35", "36", "33", "34", "95", "96", "93", "94")
 SPIN = 10  # turns of the spinner a second
 
 
-@dataclass(frozen=True, slots=True)
-class Styles:
+class Styles(NamedTuple):
     strong: str = "1"
     emphasis: str = "3"
     struck: str = "9"
@@ -40,8 +39,7 @@ class Styles:
     defined: str = "34"
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
+class Glyphs(NamedTuple):
     prompt: str = "❯"  # noqa: RUF001 - meant as it is
     tool: str = "●"
     done: str = "✓"
@@ -82,8 +80,7 @@ ASCII = Glyphs(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """Without colour there are no escapes at all, and the marks of the markdown stay."""
 
     styles: Styles = Styles()
@@ -96,7 +93,7 @@ class Look:
         is_plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
         look = PLAIN if is_plain else cls()
         is_unicode = encoding.lower().replace("-", "").replace("_", "") in ("utf8", "utf16")
-        return look if is_unicode else replace(look, glyphs=ASCII)
+        return look if is_unicode else look._replace(glyphs=ASCII)
 
     def guest(self, name: str) -> str:
         """The same colour for the same name, everywhere and always."""
@@ -107,4 +104,4 @@ class Look:
         return signs[int(now * SPIN) % len(signs)]
 
 
-PLAIN = Look(Styles(**{field.name: "" for field in fields(Styles)}), Glyphs(), has_colour=False)
+PLAIN = Look(Styles(**dict.fromkeys(Styles._fields, "")), Glyphs(), has_colour=False)

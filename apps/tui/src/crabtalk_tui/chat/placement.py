@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 LONG = 2000  # characters; what is longer is prose, whatever it began with
 DEEPEST = 8  # quotes and lists inside one another
@@ -58,8 +59,7 @@ class Container:
         return not self.mark
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """`kept` of the open containers hold the line, and `opened` are new."""
 
     kept: int
@@ -69,8 +69,7 @@ class Placement:
     detail: str = ""  # the marks of a heading or fence
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(NamedTuple):
     """What is open when a line comes."""
 
     containers: Sequence[Container]

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from crabtalk.protocol import wire
 
 MILLION = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(NamedTuple):
     """Of a million tokens. `cached` of those read from the provider's cache; None: as others."""
 
     input: float

@@ -1,15 +1,14 @@
 """Questions: what agents wait for an answer to, whoever began the run that asks."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from crabtalk.protocol import wire
 
 MOST = 64  # that wait at once; a person answers none beyond
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """An ask, and the conversation its answer goes to: a delegate's is not that of the chat."""
 
     agent: str

@@ -131,6 +131,11 @@ class Session:
         return self.catalogue.model_of(self.agent)
 
     @property
+    def context_limit(self) -> int:
+        """Tokens that model reads at once; 0 where that is not known."""
+        return self.catalogue.limit_of(self.agent)
+
+    @property
     def state(self) -> State:
         if self._reach.is_away:
             return "away"

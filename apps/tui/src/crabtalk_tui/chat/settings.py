@@ -12,12 +12,10 @@
 A file that cannot be used is one sentence, and the defaults.
 """
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from crabtalk.transport import default_home
 
@@ -31,13 +29,12 @@ class SettingsError(Exception):
     """A sentence about one thing in the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     agent: str = ""  # empty: crab, or the first there is
     sender: str = ""  # empty: the daemon's own name for a person
     compact_at: int = COMPACT_AT  # 0: never mentioned
     currency: str = "$"
-    prices: Mapping[str, Price] = field(default_factory=lambda: MappingProxyType({}))
+    prices: Mapping[str, Price] = MappingProxyType({})
 
     def spending(self) -> Spending:
         return Spending(self.prices, self.currency)
@@ -49,6 +46,8 @@ def read_settings(home: Path | None) -> tuple[Settings, str]:
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST)
+        import tomllib  # late: hardly anybody has such a file
+
         return settings_of(tomllib.loads(data.decode())), ""
     except FileNotFoundError:
         return Settings(), ""

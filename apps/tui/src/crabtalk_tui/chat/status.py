@@ -3,8 +3,7 @@
 Parts leave it when there is no room for them, the least needed first.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from prompt_toolkit.utils import get_cwidth
 
@@ -16,10 +15,11 @@ State = Literal["ready", "running", "compacting", "stopping", "asking", "away"]
 
 SEPARATOR = " · "
 METER = 8  # cells
+# Of what the model reads. What it refuses is never counted, and the next answer needs room too.
+NEAR = 3 / 4
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     agent: str
     model: str = ""
     context: int = 0  # tokens; 0 before the first turn
@@ -30,10 +30,13 @@ class Status:
     waiting: int = 0  # messages that wait for the run to end
     hint: str = ""  # what a key does just now; stands in for the rest
     stops: str = "Esc"  # the key that does
+    limit: int = 0  # tokens the model reads at once; 0 where that is not known
 
     @property
     def is_full(self) -> bool:
-        return 0 < self.compact_at <= self.context
+        """Whether it is time to fold. Never for a user who does not want to be told."""
+        is_near = 0 < self.limit * NEAR <= self.context
+        return self.compact_at > 0 and (is_near or self.context >= self.compact_at)
 
     def line(self, width: int) -> Line:
         """Never wider than `width`."""
@@ -72,12 +75,13 @@ class Status:
 
     @property
     def _context(self) -> str:
-        if not self.compact_at:
+        bounds = [bound for bound in (self.compact_at, self.limit) if bound]
+        if not bounds:
             return f"{count(self.context)} tokens"
-        share = min(self.context / self.compact_at, 1)
+        share = min(self.context / min(bounds), 1)
         filled = round(share * METER)
         meter = "█" * filled + "░" * (METER - filled)
-        return f"{meter} {count(self.context)}/{count(self.compact_at)}"
+        return f"{meter} {count(self.context)}/{count(min(bounds))}"
 
     @property
     def _state_text(self) -> str:

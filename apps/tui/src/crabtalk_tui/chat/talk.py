@@ -237,6 +237,7 @@ class Talk:
             model=session.model,
             context=usage.usage.prompt_tokens if usage is not None else 0,
             compact_at=self._settings.compact_at,
+            limit=session.context_limit,
             cost=spending.shown(spending.total.cost) if spending.prices else "",
             state=self._state(is_filling=is_filling),
             seconds=time.monotonic() - self._since,

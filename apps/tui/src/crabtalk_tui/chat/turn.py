@@ -5,8 +5,10 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from crabtalk.client import Client, UnexpectedReplyError
+from crabtalk.component.command import counted
 from crabtalk.protocol import wire
 
 from .conversation import Conversation
@@ -16,16 +18,14 @@ from .reach import Kind
 Hear = Callable[["Turn", str, wire.StreamEvent], None]  # with the name of the event
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(NamedTuple):
     """What became of something said. `unsent` is what the agent never heard: for the input."""
 
     end: wire.StreamEnd | None
     unsent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """On a turn that was cut off. Without `said` it is safe to send it again."""
 
     sentence: str
@@ -108,7 +108,7 @@ class Turn:
         place = next((n for n, message in enumerate(kept) if self.is_said_by(message)), None)
         if place is not None:
             answer = kept[place + 1 :]
-            also = f" and {len(answer)} messages that followed it" if answer else ""
+            also = f" and {counted(len(answer), 'message')} that followed it" if answer else ""
             return Verdict(
                 f"the turn was cut off; your message{also} is kept and not sent again. "
                 "“go on” has it finished",

@@ -27,6 +27,7 @@ from crabtalk_web.adapter.words import output
 from crabtalk_web.stream import Envelope, Text, ToolCallEnd, ToolCallStart, TurnStart
 
 Message = wire.ConversationMessage
+Archive = wire.ArchiveInfo
 # What the results of calls begin with that failed or were cut off: messages say it in no other way.
 FAILURES = (
     "bash failed:",
@@ -44,6 +45,10 @@ def run_of(message: Message) -> str:
 
 def at(message: Message) -> int:
     return milliseconds(message.timestamp)
+
+
+def made(archive: Archive) -> int:
+    return milliseconds(archive.archived_at)
 
 
 def untold(messages: Iterable[Message], position: int, through: int) -> list[Message]:

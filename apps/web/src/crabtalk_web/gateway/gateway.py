@@ -245,5 +245,7 @@ class Gateway:
         for one in stored:
             self._conversation(one.agent).upkeep.name(one.title)
         for agent, each in list(self._conversations.items()):
-            if counts.get(agent, 0) != each.journal.book.position:
+            book = each.journal.book
+            is_gone = agent not in counts and book.born
+            if is_gone or counts.get(agent, 0) != book.position:
                 await each.mirror.audit(client, MISSED_AFTER)

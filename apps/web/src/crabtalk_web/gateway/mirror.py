@@ -8,14 +8,14 @@ from the conversation's own messages, and goes on with the feed where those end.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from crabtalk.client import Client
 from crabtalk_web.adapter import Ask, Heard
 from crabtalk_web.adapter.happenings import Asked, Began, Compacted, Ended
 
 from .book import Book
-from .catching_up import Message, at, is_complete, turns, untold
+from .catching_up import Archive, Message, at, is_complete, made, turns, untold
 from .errors import AWAY
 from .identity import Identity
 from .past import Past, before
@@ -202,15 +202,17 @@ class Mirror:
             if first is None and found and self._is_coming(found[-1][0]):
                 await self._pause(0.1)  # it began after the feed did, and will be heard there
                 continue
-            folded = [one for one in archives if messages and one[0] >= at(messages[0])]
+            begin = messages[0].id if messages else self.book.position
+            # By number: in the millisecond in which it is folded the next turn may begin.
+            folded = [one for one in archives if one.end_id >= begin]
             for turn in found:
-                self._tell_archives(folded, at(turn[0]))
+                self._tell_archives(one for one in folded if one.end_id <= turn[0].id)
                 if turn is not found[-1]:
                     self.teller.tell_whole(turn)
                 elif first is not None:
                     self.teller.tell_whole(turn, self._end())
             if first is not None or not found or await self._tell_last(client, found[-1]):
-                self._tell_archives(folded, first.at if first is not None else self._since)
+                self._tell_archives(one for one in folded if first is None or made(one) < first.at)
                 self._go_live(messages[-1].id + 1 if messages and first is None else 0)
             else:
                 await self._pause(LOOK_EVERY)
@@ -228,11 +230,11 @@ class Mirror:
                 return heard
         return None
 
-    def _tell_archives(self, archives: Sequence[tuple[int, str]], until: int) -> None:
-        """Those made before that time, and not told. Later ones are on the feed."""
-        for made, title in archives:
-            if self.book.through < made < min(until, self._since):
-                self.teller.tell_archive(made, title)
+    def _tell_archives(self, archives: Iterable[Archive]) -> None:
+        """Those that are not told. Later ones are on the feed."""
+        for one in archives:
+            if self.book.through < made(one) < self._since:
+                self.teller.tell_archive(made(one), one.title)
 
     def _go_live(self, position: int) -> None:
         """What is left of runs that are told is passed over."""
@@ -287,7 +289,7 @@ class Mirror:
         first = await self._past.first(client)
         born = self.book.born
         if first and not born:
-            self.teller.note((), run=self.book.run, born=first)
+            await self.teller.keep_born(first)
         return bool(born) and first != born
 
     def _give_up(self) -> None:

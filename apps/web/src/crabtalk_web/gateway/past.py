@@ -3,9 +3,8 @@
 from collections.abc import AsyncGenerator, Sequence
 
 from crabtalk.client import Client, ServerError
-from crabtalk_web.adapter.sources import milliseconds
 
-from .catching_up import Message, at
+from .catching_up import Archive, Message, at
 from .identity import Identity
 
 PAGE = 200
@@ -57,15 +56,15 @@ class Past:
             raise
         return at(page.messages[0]) if page.messages else 0
 
-    async def archives(self, client: Client) -> list[tuple[int, str]]:
-        """When the history was folded away, and what the archive is called. The oldest first."""
+    async def archives(self, client: Client) -> Sequence[Archive]:
+        """What was folded away, the oldest first."""
         try:
             found = await client.list_archives(self._agent, sender=self._sender)
         except ServerError as error:
             if error.code == 404:
                 return []
             raise
-        return [(milliseconds(one.archived_at), one.title) for one in found.archives]
+        return found.archives
 
 
 def before(messages: Sequence[Message], began: int) -> list[Message]:

@@ -87,6 +87,12 @@ class Teller:
             adapter.know(text)
         return adapter
 
+    async def keep_born(self, when: int) -> None:
+        """When the conversation began. On disk at once: who is killed and comes back after it was
+        cleared could not tell that there is another one now."""
+        self.note((), run=self.book.run, born=when)
+        await self._journal.flush()
+
     # ── On the side ─────────────────────────────────────────────────────────────────────────
 
     def know(self, text: str) -> None:

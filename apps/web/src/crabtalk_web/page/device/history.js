@@ -68,12 +68,8 @@ export class History {
       await this.#known();
       if (this.#low) return;
       const last = this.#spans.at(-1);
-      if (!last || last[1] < this.#cursor) {
-        this.#cursor = -1; // what was read is not here: there was no room for it
-        return;
-      }
-      const low = Math.max(last[0], last[1] - PAGE + 1);
-      this.#show(await this.#opened(await this.#kept(low, last[1])), low);
+      if (last && last[1] >= this.#cursor) await this.#begin(last);
+      else this.#cursor = -1; // what was read is not here: there was no room for it
     });
   }
 
@@ -220,8 +216,17 @@ export class History {
     this.#cursor = high;
     this.#session.heard(entries, high);
     if (this.#low) this.#show(entries, this.#low);
-    else if (this.#session.isOpen) this.#show(entries, low);
-    await this.#keep(messages, low, high);
+    const isKept = await this.#keep(messages, low, high);
+    if (this.#low || !this.#session.isOpen) return;
+    // It came while the session was being opened: with the page before it.
+    if (isKept) await this.#begin(this.#spans.at(-1));
+    else this.#show(entries, low);
+  }
+
+  /** The newest page of a span from disk. */
+  async #begin([from, to]) {
+    const low = Math.max(from, to - PAGE + 1);
+    this.#show(await this.#opened(await this.#kept(low, to)), low);
   }
 
   #show(entries, low) {

@@ -12,6 +12,7 @@ export class Roster {
   sessions = new Map();
   present = new Map(); // what was heard of machines, which is newer than what is written of them
   #home;
+  #removed = new Set(); // since the relay was last asked for all
 
   /** `home` is the device. */
   constructor(home) {
@@ -35,15 +36,18 @@ export class Roster {
   /** As the relay has them now. Raises AwayError, RefusedError. */
   async list() {
     const found = new Set();
+    const before = [...this.sessions.keys()]; // what comes meanwhile may not be among those listed
+    this.#removed.clear();
     for (let cursor = ""; cursor !== null; ) {
       const after = cursor && `&cursor=${encodeURIComponent(cursor)}`;
       const page = await this.#home.http.get(`/v2/sessions?limit=${PAGE}${after}`);
       expect(Array.isArray(page.sessions) && page.sessions.every((row) => row?.id));
-      await Promise.all(page.sessions.map((row) => this.#take(row)));
+      const there = page.sessions.filter(({ id }) => !this.#removed.has(id));
+      await Promise.all(there.map((row) => this.#take(row)));
       for (const { id } of page.sessions) found.add(id);
       cursor = page.hasNext ? page.nextCursor : null;
     }
-    for (const id of [...this.sessions.keys()]) {
+    for (const id of before) {
       if (!found.has(id)) await this.#forget(id);
     }
     this.#home.changed();
@@ -57,7 +61,7 @@ export class Roster {
       return;
     }
     if (body.t === "new-session") await this.#take(body);
-    else if (body.t === "delete-session") await this.#forget(body.sid);
+    else if (body.t === "delete-session") await this.#remove(body.sid);
     else if (body.t === "update-session" && session) await this.#take(changeOf(body));
     this.#home.changed();
   }
@@ -79,6 +83,11 @@ export class Roster {
     await session.take(bytes ? { ...row, key: await importKey(bytes) } : row);
     if (!this.sessions.has(row.id)) this.sessions.set(row.id, session);
     await this.#home.store.put("sessions", session.row);
+  }
+
+  async #remove(id) {
+    this.#removed.add(id);
+    await this.#forget(id);
   }
 
   async #forget(id) {

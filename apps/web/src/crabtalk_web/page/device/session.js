@@ -43,8 +43,9 @@ export class Session extends Record {
   get story() { return this.#history.story; }
   get usage() { return this.story.usage; }
 
-  /** Whether a turn is open. */
+  /** Whether a turn is open. Its text comes another way than its rows, and may be here first. */
   get isWorking() {
+    if (this.live) return true;
     return this.isOpen && this.story.rows.length ? this.story.isWorking : this.#digest.isWorking;
   }
 

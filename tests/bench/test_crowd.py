@@ -1,4 +1,4 @@
-"""The load bench itself: it must see what it looks for, and small loads must pass it."""
+"""The load bench's crowd: it must see what it looks for, and small loads must pass it."""
 
 import asyncio
 import resource
@@ -7,7 +7,7 @@ from subprocess import PIPE
 
 import pytest
 
-from bench.load import CALLING, PLAIN, Turn, Voice, Work, carry_out, daemon, said, slope
+from bench.crowd import CALLING, PLAIN, Turn, Voice, Work, carry_out, daemon, said, slope
 from crabtalk.runtime.clock import Clock
 from crabtalk.runtime.conversations import BUSY, Conversations
 from crabtalk.runtime.limits import Limits

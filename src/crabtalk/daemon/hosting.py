@@ -1,0 +1,76 @@
+"""What `crabtalkd run` does: a daemon in its home, from its configuration to its last line in the
+log. How it serves is the process's business."""
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from crabtalk.component.log import is_stderr
+
+from .config import Config, ignored, load_config
+from .daemon import Daemon
+from .home import Home
+from .log_sinks import FILE
+from .logs import Logs, start_logs
+from .process import serve
+from .server import DaemonServer
+from .storing import open_storage
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    root: Path,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+    *,
+    tcp: str | None,
+    log_format: Literal["text", "json"],
+    verbose: bool,
+) -> None:
+    """Until Ctrl+C or SIGTERM. Raises HomeError, ConfigError and StartError."""
+    place = Home(root)
+    config = load_config(place.config, tcp=tcp)
+    with (
+        place,
+        start_logs(
+            directory=place.path / "logs",
+            form=log_format,
+            level=logging.DEBUG if verbose else logging.INFO,
+            # A service manager may have pointed it at that file, for what a crash prints.
+            stderr=None if is_stderr(place.path / "logs" / FILE) else sys.stderr,
+        ) as logs,
+    ):
+        for sentence in ignored(config.unknown, place.config):
+            log.warning("%s", sentence)
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(host(place, config, logs))
+
+
+async def host(place: Home, config: Config, logs: Logs) -> None:
+    """The daemon in its home, until it is told to stop."""
+    logs.add_secrets(config.storage.secrets)
+    storage, fleet = open_storage(place.path, config)
+    daemon = Daemon(
+        place.path,
+        storage,
+        config.document,
+        limits=config.runtime_limits,
+        feed_limits=config.feed_limits,
+        delegate_limits=config.delegate_limits,
+        event_limits=config.event_limits,
+        mcp_limits=config.mcp_limits,
+        keep_secret=logs.add_secrets,
+        fleet=fleet,
+    )
+    await serve(place, config, DaemonServer(daemon), ready, daemon)
+
+
+def ready(sentence: str) -> None:
+    log.info(sentence)
+    # Garbage is looked for from now on, though never among what was there before.
+    gc.freeze()
+    gc.enable()

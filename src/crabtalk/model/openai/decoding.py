@@ -1,0 +1,193 @@
+"""What comes back as an answer, piece by piece."""
+
+from typing import Any
+
+import msgspec
+
+from crabtalk.model.errors import ApiError, ErrorKind
+from crabtalk.model.messages import Chunk, Finish, ToolCallDelta, Usage
+from crabtalk.model.reading import decode
+from crabtalk.model.sse import SseDecoder
+
+from .failures import stream_error
+
+FINISHES: dict[str, Finish] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "filtered",
+}
+
+
+class Delta(msgspec.Struct, gc=False):
+    """What an event adds. What is not text is of interest only in that it is there."""
+
+    content: str | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Any = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    delta: Delta
+    finish_reason: Any = None
+
+
+class Event(msgspec.Struct, gc=False):
+    choices: tuple[Choice]
+    usage: Any = None
+    error: Any = None
+
+
+class OpenAiDecoder:
+    """`data:` lines of JSON up to `[DONE]`, which some servers forget."""
+
+    _words = msgspec.json.Decoder(Event)
+
+    def __init__(self) -> None:
+        self._events = SseDecoder()
+        self._start = b""
+        self._finished = False
+        self.is_over = False  # whatever comes now is no part of the answer
+        self._indexes: dict[str, int] = {}  # of calls by id, where the server leaves them out
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        if self.is_over:
+            return chunks
+        self._start = self._start or data[:80].lstrip()
+        for name, event in self._events.feed(data):
+            if event == b"[DONE]":
+                self._finished = self.is_over = True
+                break
+            chunk = self._read(name, event)
+            if chunk is not None:
+                chunks.append(chunk)
+        return chunks
+
+    def end(self) -> list[Chunk]:
+        chunks = self.feed(b"\n\n")  # servers that forget the last blank line are forgiven
+        if not self._finished:
+            raise self._unfinished()
+        return chunks
+
+    def _unfinished(self) -> ApiError:
+        if self._start.startswith((b"{", b"[", b"<")):
+            start = self._start.decode(errors="replace")
+            return ApiError(
+                ErrorKind.PROTOCOL, f"answered with no stream, but with {start!r}; check base_url"
+            )
+        return ApiError(ErrorKind.CONNECTION, "the stream ended before the answer did")
+
+    def _read(self, name: str, event: bytes) -> Chunk | None:
+        return self._plain(name, event) or self._any(name, event)
+
+    def _plain(self, name: str, event: bytes) -> Chunk | None:
+        """An event that is a piece of text and nothing else. Nearly all are; read as what it must
+        be, one costs a third of what it does read as anything."""
+        try:
+            read = self._words.decode(event)
+        except (ValueError, RecursionError):
+            return None
+        choice = read.choices[0]
+        delta = choice.delta
+        if (
+            not delta.content
+            or choice.finish_reason
+            or read.usage
+            or read.error
+            or delta.reasoning_content
+            or delta.reasoning
+            or delta.tool_calls
+            or name == "error"
+        ):
+            return None
+        return Chunk(delta.content)
+
+    def _any(self, name: str, event: bytes) -> Chunk | None:
+        document = decode(event)
+        if not isinstance(document, dict):
+            raise ApiError(ErrorKind.PROTOCOL, "the stream holds something other than objects")
+        if name == "error" or document.get("error"):
+            raise stream_error(document)
+        try:
+            return self._chunk(document)
+        except (AttributeError, KeyError, TypeError):  # JSON, though of another form
+            start = event[:80].decode(errors="replace")
+            raise ApiError(
+                ErrorKind.PROTOCOL, f"the stream is not one of this kind: {start!r}; check base_url"
+            ) from None
+
+    def _chunk(self, document: dict[str, Any]) -> Chunk | None:
+        usage = read_usage(document.get("usage"))
+        choices = document.get("choices")
+        if not choices:
+            return Chunk(usage=usage) if usage is not None else None
+        choice = choices[0]
+        delta = choice.get("delta") or {}
+        finish = choice.get("finish_reason")
+        if finish:
+            self._finished = True
+        text = delta.get("content") or ""
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        calls = delta.get("tool_calls")
+        if not (text or reasoning or calls or finish or usage):
+            return None
+        if type(text) is not str or type(reasoning) is not str:
+            raise TypeError
+        return Chunk(
+            text=text,
+            reasoning=reasoning,
+            tool_calls=self._calls(calls) if calls else (),
+            finish=FINISHES.get(finish, "stop") if finish else "",
+            usage=usage,
+        )
+
+    def _calls(self, calls: list[dict[str, Any]]) -> tuple[ToolCallDelta, ...]:
+        return tuple(
+            ToolCallDelta(
+                index=self._index(call),
+                id=text_of(call, "id"),
+                name=text_of(function := call.get("function") or {}, "name"),
+                arguments=text_of(function, "arguments"),
+            )
+            for call in calls
+        )
+
+    def _index(self, call: dict[str, Any]) -> int:
+        index = call.get("index")
+        if isinstance(index, int):
+            return index
+        return self._indexes.setdefault(text_of(call, "id"), len(self._indexes))
+
+
+def text_of(part: dict[str, Any], name: str) -> str:
+    text = part.get(name) or ""
+    if type(text) is not str:
+        raise TypeError
+    return text
+
+
+def read_usage(usage: Any) -> Usage | None:
+    """What is no number in it is as good as not there: an answer is worth more than its price."""
+    if not isinstance(usage, dict):
+        return None
+    prompt = count_of(usage, "prompt_tokens") or 0
+    completion = count_of(usage, "completion_tokens") or 0
+    hit = count_of(usage.get("prompt_tokens_details"), "cached_tokens")
+    if hit is None:
+        hit = count_of(usage, "prompt_cache_hit_tokens")  # DeepSeek's name for it
+    return Usage(
+        prompt=prompt,
+        completion=completion,
+        total=count_of(usage, "total_tokens") or prompt + completion,
+        cache_hit=hit,
+        cache_miss=None if hit is None else max(prompt - hit, 0),
+        reasoning=count_of(usage.get("completion_tokens_details"), "reasoning_tokens"),
+    )
+
+
+def count_of(numbers: Any, name: str) -> int | None:
+    value = numbers.get(name) if isinstance(numbers, dict) else None
+    return int(value) if isinstance(value, int | float) else None

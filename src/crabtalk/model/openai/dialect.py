@@ -1,0 +1,127 @@
+"""What is sent to an endpoint that speaks as OpenAI does, and what is known of its models."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from crabtalk.model.errors import ApiError
+from crabtalk.model.http import Call
+from crabtalk.model.messages import ModelInfo, Request
+from crabtalk.model.reading import listed_models
+
+from .decoding import OpenAiDecoder
+from .encoding import encode_choice, encode_messages, encode_tool, prefix_key
+from .failures import read_error
+
+DEFAULT_BASE = "https://api.openai.com/v1"
+
+
+class OpenAiDialect:
+    """One endpoint. `base` is what stands before `/chat/completions`."""
+
+    def __init__(self, name: str, *, base: str = DEFAULT_BASE, api_key: str = "") -> None:
+        self.name = name
+        self.base = base
+        self._api_key = api_key
+        self._official = base == DEFAULT_BASE
+        # Servers that speak this dialect differ in what they know. Those that object to a word
+        # are not told it again.
+        self._ask_usage = True
+        self._max_tokens = "max_completion_tokens" if self._official else "max_tokens"
+        self._limits: dict[str, int] = {}
+
+    # ── Sending ─────────────────────────────────────────────────────────────────────────────
+
+    def chat(self, request: Request) -> Call:
+        return Call(self.chat_url(request), self.headers(), msgspec.json.encode(self.body(request)))
+
+    def chat_url(self, request: Request) -> str:
+        return f"{self.base}/chat/completions"
+
+    def headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        return headers
+
+    def body(self, request: Request) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": request.model,
+            "messages": encode_messages(request.messages),
+            "stream": True,
+        }
+        if self._ask_usage:
+            body["stream_options"] = {"include_usage": True}
+        if request.tools:
+            body["tools"] = [encode_tool(tool) for tool in request.tools]
+            if request.tool_choice != "auto":  # which is what it is without being said
+                body["tool_choice"] = encode_choice(request.tool_choice)
+        if request.thinking:
+            body["reasoning_effort"] = "high"
+        if request.max_tokens is not None:
+            body[self._max_tokens] = request.max_tokens
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
+        if self._official:
+            # OpenAI caches prefixes by itself; the key sends those that share one to one place.
+            body["prompt_cache_key"] = prefix_key(request)
+        return body
+
+    # ── Reading ─────────────────────────────────────────────────────────────────────────────
+
+    def decoder(self, request: Request) -> OpenAiDecoder:
+        return OpenAiDecoder()
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+        return read_error(status, headers, body)
+
+    def list_models(self) -> Call:
+        return Call(f"{self.base}/models", self.headers(), method="GET")
+
+    def read_models(self, body: bytes) -> list[ModelInfo]:
+        found = []
+        for entry in listed_models(body, "data"):
+            if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+                limit = context_of(entry)
+                if limit is not None:
+                    self._limits[entry["id"]] = limit
+                found.append(ModelInfo(entry["id"], limit))
+        return found
+
+    def context_limit(self, model: str) -> int | None:
+        return self._limits.get(model) or known_limit(model)
+
+    def relax(self, error: ApiError) -> bool:
+        if self._ask_usage and "stream_options" in error.message:
+            self._ask_usage = False
+            return True
+        if self._max_tokens == "max_tokens" and "max_completion_tokens" in error.message:
+            self._max_tokens = "max_completion_tokens"
+            return True
+        return False
+
+
+def context_of(entry: dict[str, Any]) -> int | None:
+    """The context window, by the name this server has for it."""
+    for place in (entry, entry.get("meta") or {}, entry.get("top_provider") or {}):
+        for name in ("context_length", "max_model_len", "context_window", "n_ctx_train"):
+            if isinstance(value := place.get(name), int):
+                return value
+    return None
+
+
+KNOWN_LIMITS = (
+    ("gpt-5", 400_000),
+    ("gpt-4.1", 1_047_576),
+    ("gpt-4o", 128_000),
+    ("gpt-4-turbo", 128_000),
+    ("o1", 200_000),
+    ("o3", 200_000),
+    ("o4", 200_000),
+)
+
+
+def known_limit(model: str) -> int | None:
+    name = model.rsplit("/", 1)[-1]
+    return next((limit for prefix, limit in KNOWN_LIMITS if name.startswith(prefix)), None)

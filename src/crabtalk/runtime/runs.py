@@ -1,0 +1,91 @@
+"""Runs: those in flight and those that wait, bounded in number and in what was said to them.
+
+It has their tasks, whoever asked for them, and does not know what is carried out in them.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from crabtalk.storage import Pair
+
+from .clock import Clock
+from .errors import BusyError
+from .hook import Env
+from .limits import Limits
+from .run import Parent, Run
+
+T = TypeVar("T")
+
+
+class Runs:
+    def __init__(self, env: Env, limits: Callable[[], Limits], clock: Clock) -> None:
+        self._env = env
+        self._limits = limits  # asked each time: a process may lower them when it knows its own
+        self._clock = clock
+        self._runs: set[Run] = set()
+        self._held = 0  # bytes of what was said in them
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(list(self._runs))
+
+    def new(
+        self, pair: Pair, guest: str = "", cwd: Path | None = None, parent: Parent | None = None
+    ) -> Run:
+        """One that has not begun; it counts from `own` on. Raises BusyError."""
+        if len(self._runs) >= self._limits().runs:
+            raise BusyError(f"{len(self._runs)} turns are running or waiting; try again later")
+        return Run(
+            self._clock.new_id(),
+            pair,
+            guest or pair.agent,
+            self._env,
+            self._limits().stream_events,
+            cwd=cwd or self._env.cwd,
+            is_guest=bool(guest),
+            parent=parent,
+        )
+
+    def hold(self, run: Run, text: str) -> None:
+        """Takes note of a text that stays in memory as long as its run. Raises BusyError."""
+        if self._held + len(text) > self._limits().held_bytes:
+            raise BusyError("too much was said that no agent has come to yet; try again later")
+        self._held += len(text)
+        run.held += len(text)
+
+    def release(self, run: Run) -> None:
+        """Its texts are no longer in memory."""
+        self._held -= run.held
+        run.held = 0
+
+    def steer(self, run: Run, text: str) -> None:
+        """Has it read at the run's next step. Raises BusyError."""
+        if len(run.steers) >= self._limits().steers:
+            raise BusyError(f"{len(run.steers)} steering messages wait to be read; try again later")
+        self.hold(run, text)
+        run.steers.append(text)
+
+    def own(self, run: Run, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begins it. The run's task is the runtime's, whoever asked for it."""
+        task = asyncio.ensure_future(work)
+        run.task = task
+
+        def over(task: asyncio.Task[T]) -> None:
+            self._runs.discard(run)
+            self.release(run)
+            if not task.cancelled():
+                task.exception()  # whoever waits has it; if nobody does any more, nobody cares
+
+        self._runs.add(run)
+        task.add_done_callback(over)
+        return task
+
+    async def over(self) -> None:
+        """Until all that are here now are. Cancelled, they go on."""
+        tasks = [run.task for run in self._runs if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)

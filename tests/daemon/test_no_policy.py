@@ -1,0 +1,44 @@
+"""The daemon decides nothing by itself: what a conversation costs, and what becomes of it, is for
+clients to say."""
+
+from pathlib import Path
+
+import pytest
+
+from crabtalk.protocol import wire
+from tests.daemon.served import ending, messages, served, shown, told
+
+# What it shows is decided above the loop.
+pytestmark = pytest.mark.one_loop
+
+TURNS = 12
+FULL = 10_000_000  # tokens: more than any model reads
+
+
+@pytest.mark.req("conv.no_policy")
+async def test_however_full_a_context_is_the_model_is_asked_for_turns_alone(tmp_path: Path) -> None:
+    """Nothing is folded, named or recalled: each turn is one request, with all that was said."""
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        for number in range(TURNS):
+            events = await told(client.stream("crab", f"!say {number}\n!usage {FULL} 1"))
+            used = [event.usage for event in events if isinstance(event, wire.ContextUsageEvent)]
+            assert [usage.prompt_tokens for usage in used] == [FULL]
+        assert daemon.model.asked == TURNS
+        assert [len(shown(request)) for request in daemon.model.requests] == [
+            1 + 2 * number + 1 for number in range(TURNS)
+        ]
+        assert len(await messages(client, "crab")) == 2 * TURNS
+        assert list((await client.list_archives("crab")).archives) == []
+        assert list((await client.list_memory("crab")).entries) == []
+        (conversation,) = (await client.list_conversations()).conversations
+        assert conversation.title == ""
+
+
+@pytest.mark.req("conv.no_policy")
+async def test_a_turn_that_failed_is_not_tried_again(tmp_path: Path) -> None:
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        events = await told(client.stream("crab", "!say so far\n!cut"))
+        assert ending(events).stop_reason == wire.STOP_REASON_ERROR
+        assert daemon.model.asked == 1
+        await client.send("crab", "hello")
+        assert daemon.model.asked == 2

@@ -1,0 +1,132 @@
+"""More at once than there is room for: those let in are answered, the others told."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from crabtalk.client import connect
+from crabtalk.protocol import wire
+from crabtalk.transport import RunFiles
+from tests.daemon.command import CRABTALKD
+from tests.daemon.served import PATIENCE
+from tests.hostile.target import prepare, target
+from tests.model_server import ModelServer, model_server
+from tests.scripted import RawPeer
+from tests.transport.descriptors import many_descriptors
+from tests.warm import PIPE
+
+pytestmark = pytest.mark.one_loop
+
+CROWD = 2500
+# Open files of a daemon, of which all but 44 are for itself and for callers at its doors: a caller
+# takes one, and a turn two.
+FILES = 300
+ROOM = 14
+
+
+@pytest.mark.req("bounds.crowd.backlog")
+async def test_a_crowd_that_comes_while_nobody_is_let_in_is_answered(tmp_path: Path) -> None:
+    async def come() -> None:
+        async with connect(home=fired_at.home, connect_timeout=PATIENCE) as client:
+            await client.ping()
+
+    with many_descriptors(CROWD + 500):
+        async with target(tmp_path) as fired_at:
+            fired_at.signal(signal.SIGSTOP)
+            await fired_at.until_stopped()
+            crowd = [asyncio.ensure_future(come()) for _ in range(CROWD)]
+            for _ in range(5):  # each has knocked by then
+                await asyncio.sleep(0)
+            fired_at.signal(signal.SIGCONT)
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.gather(*crowd)
+
+
+class Limited:
+    """crabtalkd with few files, and a model that waits until it is told to go on."""
+
+    def __init__(self, home: Path, model: ModelServer) -> None:
+        self.model = model
+        self._socket = RunFiles.of(home).socket
+
+    async def talk(self, sender: str, detach: bool = False) -> tuple[RawPeer, str]:
+        """Somebody who begins a turn; and what was said against it."""
+        peer = await RawPeer.unix(self._socket)
+        request = wire.StreamMsg(agent="crab", content="!wait\n!say done", sender=sender)
+        if detach:
+            request.detach = True
+        peer.send(wire.ClientMessage(stream=request))
+        answer = await peer.expect()
+        if answer.HasField("error"):
+            assert answer.error.code == 503
+            await peer.close()
+        return peer, answer.error.message
+
+
+@asynccontextmanager
+async def limited(around: Path, files: int) -> AsyncIterator[Limited]:
+    async with model_server(is_recording=False) as model:
+        prepare(around, model)
+        home = around / "home"
+        command = f"ulimit -n {files}; exec {CRABTALKD} run --home {home} --tcp off"
+        process = await asyncio.create_subprocess_shell(command, stderr=PIPE)
+        assert process.stderr is not None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                assert b"is ready" in await process.stderr.readline()
+                assert f"room for {ROOM} connections".encode() in await process.stderr.readline()
+                yield Limited(home, model)
+        finally:
+            process.terminate()
+            _, said = await process.communicate()
+        assert b"open files" not in said
+
+
+async def ended(peer: RawPeer) -> str:
+    """What the agent said until the turn was over."""
+    said = ""
+    while not (event := (await peer.expect()).stream).HasField("end"):
+        said += event.chunk.content
+    assert event.end.error == ""
+    await peer.close()
+    return said
+
+
+@pytest.mark.req("bounds.descriptors")
+async def test_everybody_who_is_let_in_is_answered_however_few_files_may_be_open(
+    tmp_path: Path,
+) -> None:
+    async with limited(tmp_path, FILES) as daemon:
+        came = [await daemon.talk(f"s{n}") for n in range(150)]
+        refused = {sentence for _, sentence in came if sentence}
+        assert refused == {f"all {ROOM} connections are taken; close one or try again later"}
+        inside = [peer for peer, sentence in came if not sentence]
+        assert len(inside) == ROOM
+        await daemon.model.until_waiting(ROOM)
+        daemon.model.release()
+        assert [await ended(peer) for peer in inside] == ["done"] * ROOM
+
+
+@pytest.mark.req("bounds.descriptors")
+async def test_turns_without_a_caller_take_no_more_files_than_there_are(tmp_path: Path) -> None:
+    async with limited(tmp_path, FILES) as daemon:
+        sentences = []
+        for number in range(150):
+            peer, sentence = await daemon.talk(f"s{number}", detach=True)
+            sentences.append(sentence)
+            await peer.close()
+        assert sentences.count("") == ROOM
+        assert set(sentences[ROOM:]) == {f"{ROOM} turns are running or waiting; try again later"}
+        await daemon.model.until_waiting(ROOM)
+        daemon.model.release()
+        while True:
+            peer, sentence = await daemon.talk("later")
+            if not sentence:
+                break
+        await daemon.model.until_waiting(1)
+        daemon.model.release()
+        assert await ended(peer) == "done"

@@ -1,0 +1,142 @@
+"""Frames that are small parts through and through: refused when there are too many of them, read in
+little time when there are not, and nobody else waits for either."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crabtalk.protocol import LARGE_FRAME, MAX_FRAME, parts, wire
+from tests.hostile.frames import DELIMITED, framed, put
+from tests.hostile.target import Target, target
+
+log = logging.getLogger(__name__)
+pytestmark = [pytest.mark.one_loop, pytest.mark.timeout(120)]
+
+# Room for the envelope around them.
+WHOLE = MAX_FRAME - 1024
+# Those of an entry, each as short as it can be; and one a byte or more longer.
+ALIASES = (b"\x2a\x00", b"\x2a\x01a", b"\x2a\x80\x80\x80\x80\x00")
+KNOWN = (b"\x12\x00", b"\x08\x01", b"\x08" + b"\x80" * 8 + b"\x01")
+UNKNOWN = (b"\x38\x01", b"\x3a\x00", b"\x80\x7d\x01", b"\x39" + bytes(8), b"\x3d" + bytes(4))
+PEAK = 320 << 20
+# They are counted while others are answered, however busy the machine is.
+PATIENT = 100
+
+
+def memory(inside: bytes) -> bytes:
+    return put((107, DELIMITED, put((1, DELIMITED, b"crab")) + inside))
+
+
+def entry(inside: bytes) -> bytes:
+    return put((3, DELIMITED, inside))
+
+
+def structures(count: int) -> Iterator[bytes]:
+    """As many parts as that, or as a frame holds, in one place or in many."""
+    for part in (*ALIASES, *KNOWN, *UNKNOWN):
+        yield memory(entry(part * min(count, WHOLE // len(part))))
+    yield memory(b"\x20\x01" * min(count, WHOLE // 2))
+    for part in ALIASES[:2]:
+        for entries in (10_000, 100_000):
+            each = min(count // entries - 1, WHOLE // entries // len(part) - 2)
+            yield memory(entry(part * each) * entries)
+
+
+async def knocked(fired_at: Target, data: bytes) -> wire.ServerMessage:
+    peer = await fired_at.peer()
+    peer.writer.write(framed(data))
+    async with asyncio.timeout(PATIENT):
+        answer = await peer.expect()
+    await peer.close()
+    return answer
+
+
+@pytest.mark.req("bounds.parts")
+async def test_a_frame_of_too_many_parts_is_refused_wherever_they_are(tmp_path: Path) -> None:
+    async with target(tmp_path) as fired_at:
+        async with fired_at.beside() as watch:
+            for data in structures(WHOLE):
+                answer = await knocked(fired_at, data)
+                assert answer.error.code == 413
+                assert "too many parts" in answer.error.message
+        log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
+        watch.check()
+        assert fired_at.peak < PEAK
+
+
+@pytest.mark.req("bounds.parts")
+async def test_as_many_parts_as_there_may_be_hold_nobody_up(tmp_path: Path) -> None:
+    async with target(tmp_path) as fired_at:
+        async with fired_at.client() as client:
+            await client.list_memory("crab")  # it is loaded when it is first needed
+        async with fired_at.beside() as watch:
+            for data in structures(parts.MOST_PARTS - 3):  # the request, its agent, the entry
+                answer = await knocked(fired_at, data)
+                assert "too many parts" not in answer.error.message
+        log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
+        watch.check()
+        assert fired_at.peak < PEAK
+
+
+@pytest.mark.req("bounds.parts")
+@pytest.mark.parametrize(
+    ("size", "crowd"), [(LARGE_FRAME - 64, 100), (LARGE_FRAME * 2, 40), (4 * 1024 * 1024, 8)]
+)
+async def test_many_who_send_such_frames_at_once_hold_nobody_up(
+    tmp_path: Path, size: int, crowd: int
+) -> None:
+    data = memory(entry(b"\x2a\x00" * (size // 2)))
+    async with target(tmp_path) as fired_at:
+        async with fired_at.beside() as watch:
+            while len(watch.worked) < 10:
+                await asyncio.gather(*(knocked(fired_at, data) for _ in range(crowd)))
+        log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
+        watch.check()
+
+
+@pytest.mark.req("bounds.parts")
+async def test_a_frame_that_is_soon_read_does_not_wait_for_those_that_are_not(
+    tmp_path: Path,
+) -> None:
+    data = memory(entry(b"\x2a\x00" * (WHOLE // 2)))
+    request = wire.ClientMessage(send=wire.SendMsg(agent="nobody", content="x" * 100_000))
+    async with target(tmp_path) as fired_at:
+        peers = [await fired_at.peer() for _ in range(8)]
+        for peer in peers:
+            peer.writer.write(framed(data))
+        while any(peer.transport.get_write_buffer_size() for peer in peers):
+            await asyncio.sleep(0.001)
+        refusals = [asyncio.ensure_future(peer.expect_error(413)) for peer in peers]
+        answer = await knocked(fired_at, request.SerializeToString())
+        assert answer.error.code == 404
+        assert not all(refusal.done() for refusal in refusals)
+        await asyncio.gather(*refusals)
+        for peer in peers:
+            await peer.close()
+
+
+@pytest.mark.req("bounds.parts")
+@pytest.mark.req("bounds.memory")
+async def test_as_much_as_a_memory_may_hold_is_exchanged_and_nobody_waits(tmp_path: Path) -> None:
+    entries = [
+        wire.MemoryEntry(
+            name=f"name {n}",
+            kind="note",
+            content=f"{n} " * 10,
+            aliases=[f"first {n}", f"second {n}"],
+            created_at=n,
+        )
+        for n in range(100_000)
+    ]
+    async with target(tmp_path) as fired_at, fired_at.client() as client:
+        async with fired_at.beside() as watch:
+            for _ in range(2):
+                await client.replace_memory("crab", entries)
+            (found,) = (await client.list_memory("crab", name="name 77777")).entries
+            assert found.created_at == 77777
+            await client.search_memory("crab", "77777")
+        log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
+        watch.check()

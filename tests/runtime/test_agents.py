@@ -1,0 +1,122 @@
+"""Agents: who can be addressed, as what they run, and what becomes of those that are broken."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from crabtalk.runtime import UnknownAgentError
+from crabtalk.storage import Agent, AgentError, FileStorage, Storage
+from tests.runtime.provider import Gate, ScriptedProvider, says
+from tests.runtime.world import CRAB, OWL, Tools, World, ended
+
+
+class Registry(Tools):
+    """Notes who comes and goes, and cannot build agents that are told to be broken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[str] = []
+
+    def on_build_agent(self, agent: Agent) -> Agent:
+        if agent.prompt == "Be broken.":
+            raise AgentError("hooks.bash must be a table")
+        return agent
+
+    def on_register_agent(self, name: str, agent: Agent) -> None:
+        self.noted.append(f"+{name}")
+
+    def on_unregister_agent(self, name: str) -> None:
+        self.noted.append(f"-{name}")
+
+
+async def test_only_agents_that_are_registered_can_be_addressed(world: World) -> None:
+    runtime = world.runtime(ScriptedProvider("Hello."), agents=[])
+    with pytest.raises(UnknownAgentError, match="no agent is called 'crab'; there are: none yet"):
+        runtime.start("crab", "Hi")
+    runtime.register(CRAB)
+    assert dict(runtime.agents) == {"crab": CRAB}
+    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    runtime.unregister("crab")
+    runtime.unregister("crab")
+    with pytest.raises(UnknownAgentError):
+        runtime.start("crab", "Hi")
+    with pytest.raises(UnknownAgentError):
+        await anext(runtime.stream("crab", "Hi"))
+
+
+async def test_a_hook_hears_who_comes_and_goes(world: World) -> None:
+    hook = Registry()
+    runtime = world.runtime(ScriptedProvider(), agents=[CRAB, OWL], hook=hook)
+    runtime.unregister("owl")
+    runtime.unregister("cat")
+    runtime.register(CRAB)
+    assert hook.noted == ["+crab", "+owl", "-owl", "+crab"]
+
+
+async def test_a_run_keeps_the_agent_it_began_with(world: World) -> None:
+    gate = Gate()
+    model = ScriptedProvider([gate, *says("One.")], "Two.", "Three.")
+    runtime = world.runtime(model)
+    first, second = runtime.start("crab", "First"), runtime.start("crab", "Second")
+    await gate.reached()
+    runtime.register(msgspec.structs.replace(CRAB, prompt="You are a new crab."))
+    gate.open()
+    await ended(first)
+    await ended(second)
+    await ended(runtime.start("crab", "Third"))
+    prompts = [request.messages[0].text for request in model.requests]
+    assert prompts == ["You are crab.", "You are crab.", "You are a new crab."]
+
+
+async def test_agents_are_loaded_from_storage_and_those_it_no_longer_has_are_forgotten(
+    storage: Storage, world: World
+) -> None:
+    hook = Registry()
+    runtime = world.runtime(ScriptedProvider(), storage, agents=[], hook=hook)
+    await storage.save_agent(CRAB)
+    await storage.save_agent(OWL)
+    assert await runtime.load_agents() == {}
+    assert dict(runtime.agents) == {"crab": CRAB, "owl": OWL}
+    wiser = msgspec.structs.replace(OWL, prompt="You are wiser.")
+    await storage.save_agent(wiser)
+    await storage.delete_agent("crab")
+    assert await runtime.load_agents() == {}
+    assert dict(runtime.agents) == {"owl": wiser}
+    assert hook.noted == ["+crab", "+owl", "+owl", "-crab"]
+
+
+async def test_an_agent_that_cannot_be_read_is_reported_and_the_others_are_loaded(
+    world: World, tmp_path: Path
+) -> None:
+    storage = FileStorage(tmp_path, flush=False)
+    runtime = world.runtime(ScriptedProvider(), storage, agents=[])
+    for agent in (CRAB, OWL):
+        await storage.save_agent(agent)
+    await runtime.load_agents()
+    (tmp_path / "agents" / "crab.toml").write_text("prompt = ")
+    (tmp_path / "agents" / "ant.toml").write_text("model = 'm'")
+    (tmp_path / "agents" / "bee.toml").write_text("prompt = 'You are bee.'")
+    broken = await runtime.load_agents()
+    assert broken.keys() == {"crab", "ant"}
+    assert all(broken.values())
+    # The one that broke stays as it was.
+    assert sorted(runtime.agents) == ["bee", "crab", "owl"]
+    assert runtime.agents["crab"] == CRAB
+    await storage.close()
+
+
+async def test_an_agent_that_a_hook_refuses_is_reported_and_the_others_are_loaded(
+    storage: Storage, world: World
+) -> None:
+    runtime = world.runtime(ScriptedProvider(), storage, agents=[], hook=Registry())
+    for agent in (CRAB, OWL):
+        await storage.save_agent(agent)
+    await runtime.load_agents()
+    await storage.save_agent(msgspec.structs.replace(CRAB, prompt="Be broken."))
+    await storage.save_agent(Agent("ant", "Be broken."))
+    await storage.save_agent(Agent("bee", "You are bee."))
+    sentence = "hooks.bash must be a table"
+    assert await runtime.load_agents() == {"ant": sentence, "crab": sentence}
+    assert sorted(runtime.agents) == ["bee", "crab", "owl"]
+    assert runtime.agents["crab"] == CRAB
