@@ -1,4 +1,4 @@
-"""Commands: how soon `crabtalk` has done what was typed, from the start of its process."""
+"""Commands: how soon what was typed is done, from the start of its process."""
 
 import socket
 import subprocess
@@ -11,6 +11,7 @@ from .peers import now, percentile
 from .report import Table
 
 CRABTALK = Path(sys.executable).with_name("crabtalk")
+CRABUP = CRABTALK.with_name("crabup")
 STARTS = 30
 NULL = subprocess.DEVNULL
 
@@ -37,6 +38,14 @@ def until_helped() -> float:
     return now() - begun
 
 
+def until_listed() -> float:
+    """What is installed in a home that is empty."""
+    with tempfile.TemporaryDirectory() as scratch:
+        begun = now()
+        subprocess.run([CRABUP, "list", "--home", scratch], stdout=NULL, stderr=NULL, check=True)
+        return now() - begun
+
+
 def bare() -> float:
     begun = now()
     subprocess.run([sys.executable, "-c", "import asyncio, click"], check=True)
@@ -52,6 +61,7 @@ def run() -> list[Table]:
     rows: dict[str, Callable[[], float]] = {
         "`crabtalk ask`, until the request is sent": until_sent,
         "`crabtalk --help`, until it is printed": until_helped,
+        "`crabup list`": until_listed,
         "a bare program": bare,
     }
     for name, measure in rows.items():

@@ -89,18 +89,21 @@ class Chatty(Server):
 
 async def serve(kind: str, path: Path) -> None:
     loop = asyncio.get_running_loop()
+    # A server that nobody refers to is closed when the collector finds it.
+    kept: list[asyncio.AbstractServer] = []
     if kind == "callbacks":
-        await loop.create_unix_server(Callbacks, str(path))
         server = await loop.create_server(Callbacks, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         path.with_suffix(".port").write_text(str(port))
+        kept = [server, await loop.create_unix_server(Callbacks, str(path))]
     elif kind == "streams":
-        await asyncio.start_unix_server(streams, path)
+        kept = [await asyncio.start_unix_server(streams, path)]
     else:
         listener = Listener(Chatty())
         listener.open(listen_unix(path), Door("unix", uid=os.geteuid()))
     print("ready", flush=True)
     await asyncio.Event().wait()
+    kept.clear()
 
 
 @contextmanager

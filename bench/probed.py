@@ -3,7 +3,7 @@
     python -m bench.probed FILE run --home DIR ...
 
 A line of JSON is added to FILE each time: the tasks by what they do, threads, and objects the
-collector knows of.
+collector knows of. SIGUSR2 has it say on stderr what each task waits for.
 """
 
 import asyncio
@@ -14,7 +14,9 @@ import signal
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 from crabtalk.daemon.cli import main
 
@@ -29,7 +31,25 @@ def tell(number: int, frame: FrameType | None) -> None:
     os.close(descriptor)
 
 
+def tell_waits(number: int, frame: FrameType | None) -> None:
+    for task in asyncio.all_tasks():
+        print(f"{task.get_name()}:", *waits(task.get_coro()), file=sys.stderr, flush=True)
+
+
+def waits(coroutine: Any) -> Iterator[str]:
+    """From the outermost to the innermost that is suspended."""
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
+        if frame is not None:
+            yield f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+        inner = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
+        if inner is None and not hasattr(coroutine, "cr_frame"):
+            yield repr(coroutine)[:200]
+        coroutine = inner
+
+
 if __name__ == "__main__":
     path = sys.argv.pop(1)
     signal.signal(signal.SIGUSR1, tell)
+    signal.signal(signal.SIGUSR2, tell_waits)
     main()

@@ -53,9 +53,9 @@ class Downstream(asyncio.Protocol):
 
 
 async def main(path: str, port: int) -> None:
-    await asyncio.get_running_loop().create_unix_server(lambda: Downstream(port), path)
+    server = await asyncio.get_running_loop().create_unix_server(lambda: Downstream(port), path)
     print("ready", flush=True)
-    await asyncio.Event().wait()
+    await server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -28,12 +28,12 @@ from typing import Any
 import uvloop
 
 from crabtalk.client import Client, ServerError, connect
-from crabtalk.protocol import encode_frame, wire
+from crabtalk.protocol import FrameDecoder, encode_frame, wire
 from crabtalk.transport import RunFiles
 from tests.mcp.world import TINY
 from tests.model_server import model_process
 
-from .load import slope
+from .crowd import slope
 from .peers import on_core, percentile, rss
 from .report import Table
 
@@ -179,6 +179,9 @@ class Soak:
             if not is_expected(error):
                 self.wrong[f"{name}: {error}"] += 1
         except Exception as error:
+            if isinstance(error, TimeoutError):
+                print(f"{name} by {sender} heard nothing; the log says who waits", flush=True)
+                os.kill(self.subject.pid, signal.SIGUSR2)
             self.wrong[f"{name}: {type(error).__name__} {error}"[:160]] += 1
         self.slowest[name] = max(self.slowest.get(name, 0.0), time.monotonic() - begun)
 
@@ -198,7 +201,7 @@ class Soak:
 
     async def talk(self, client: Client, sender: str) -> None:
         said, is_whole = await told(client, "!chunks 20 20\n!say and so on", sender)
-        if is_whole and "and so on" not in said:  # others may have steered it since
+        if is_whole and not said.endswith("and so on"):
             self.wrong["a turn lost its end"] += 1
 
     async def call(self, client: Client, sender: str) -> None:
@@ -234,10 +237,14 @@ class Soak:
                     return
 
     async def read_slowly(self, client: Client, sender: str) -> None:
+        """Until it has had enough, or somebody else has steered the answer to an early end."""
         reader, writer = await self._connection("!chunks 3000 0", sender)
+        decoder = FrameDecoder()
         try:
             for _ in range(20):
-                if not await reader.read(2048):
+                data = await reader.read(2048)
+                replies = [wire.ServerMessage.FromString(bytes(f)) for f in decoder.feed(data)]
+                if not data or any(is_last(reply) for reply in replies):
                     return
                 await asyncio.sleep(0.1)
         finally:
@@ -303,16 +310,23 @@ class Soak:
 
 
 async def told(client: Client, script: str, sender: str, guest: str = "") -> tuple[str, bool]:
-    """What was said in a turn, and whether nobody stopped it."""
-    pieces = []
+    """What was said in a turn, and whether nobody stopped or steered it."""
+    pieces, is_steered = [], False
     async for event in client.stream("crab", script, sender=sender, guest=guest):
         if isinstance(event, wire.StreamChunk):
             pieces.append(event.content)
+        elif isinstance(event, wire.UserSteeredEvent):
+            is_steered = True
         elif isinstance(event, wire.StreamEnd):
             if event.error:
                 raise RuntimeError(event.error)
-            return "".join(pieces), event.stop_reason == wire.STOP_REASON_COMPLETED
+            is_whole = event.stop_reason == wire.STOP_REASON_COMPLETED and not is_steered
+            return "".join(pieces), is_whole
     raise RuntimeError("a stream without an end")
+
+
+def is_last(reply: wire.ServerMessage) -> bool:
+    return reply.HasField("error") or reply.stream.HasField("end")
 
 
 def is_expected(error: ServerError) -> bool:

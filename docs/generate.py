@@ -6,7 +6,6 @@ last column, what a key means, is written by hand and stays; a key that is new h
 test asks for it.
 """
 
-import copy
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -39,9 +38,7 @@ BLOCK = re.compile(r"(<!-- generated: ([\w.]+) -->\n)(.*?)(<!-- end of \2 -->)",
 ROW = re.compile(r"^\| `([\w.]+)` \|[^|]*\| *(.*?) *\|$", re.MULTILINE)
 NOT_SET = ""
 
-daemon_program = copy.copy(crabtalkd)
-daemon_program.name = "crabtalkd"  # its function is called main
-DAEMON_HELP = HelpPage(daemon_program, "docs/reference/crabtalkd.md", SCRIPT)
+DAEMON_HELP = HelpPage(crabtalkd, "docs/reference/crabtalkd.md", SCRIPT)
 
 
 # ── Tables of keys ──────────────────────────────────────────────────────────────────────────────
