@@ -20,8 +20,6 @@ from tests.warm import PIPE
 SIZE = "512k"
 # A namespace of users too: that one needs no root.
 APART = ("unshare", "--user", "--map-root-user", "--mount")
-# To make it read-only, twenty a second.
-TRIES = 200
 MOUNT = f'mount -t tmpfs -o size={SIZE},mode=700 tmpfs "$0" && cd "$0"'
 
 
@@ -54,11 +52,13 @@ class OwnDisk:
         self._filler.unlink()
 
     async def make_read_only(self) -> None:
-        """For whatever is opened from now on. Not while a file is being written to."""
-        path = self._path
-        trying = f"mount -o remount,bind,ro {path} && exit; sleep 0.05"
-        again = f"for _ in $(seq {TRIES}); do {trying}; done; false"
-        await self._inside(f"mount --bind {path} {path} && {{ {again}; }}")
+        """For whatever is opened from now on."""
+        # A mount cannot become so while somebody writes by way of it, so this one becomes it where
+        # nobody looks.
+        aside = self._path.with_suffix(".aside")
+        aside.mkdir()
+        bind = f"mount --bind {self._path} {aside} && mount -o remount,bind,ro {aside}"
+        await self._inside(f"{bind} && mount --move {aside} {self._path}")
 
     async def make_writable(self) -> None:
         await self._inside(f"umount -l {self._path}")

@@ -134,9 +134,11 @@ async def test_as_much_as_a_memory_may_hold_is_exchanged_and_nobody_waits(tmp_pa
     async with target(tmp_path) as fired_at, fired_at.client() as client:
         async with fired_at.beside() as watch:
             for _ in range(2):
-                await client.replace_memory("crab", entries)
-            (found,) = (await client.list_memory("crab", name="name 77777")).entries
+                await client.replace_memory("owl", entries)
+            (found,) = (await client.list_memory("owl", name="name 77777")).entries
             assert found.created_at == 77777
-            await client.search_memory("crab", "77777")
+            await client.search_memory("owl", "77777")
+            assert (await client.list_memory("owl", after=99_990)).total == len(entries)
+            await client.rename_agent("owl", "lobster")  # which closes it
         log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
         watch.check()

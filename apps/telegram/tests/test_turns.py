@@ -131,7 +131,11 @@ async def test_long_answers_are_cut_as_telegram_counts_also_in_code_and_in_emoji
 @pytest.mark.req("telegram.splitting")
 async def test_an_answer_grows_past_the_end_of_a_message_into_the_next(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.running():
-        w.api.says("!chunks 400 800")
+        w.api.says("!chunks 50 0\n!wait\n!chunks 50 0\n!wait\n!chunks 300 0")
+        await w.api.until(lambda: len(" ".join(w.api.texts()).split()) == 50)
+        w.daemon.model.release()
+        await w.api.until(lambda: len(" ".join(w.api.texts()).split()) == 100)
+        w.daemon.model.release()
         await w.idle()
         first, *others = w.api.of("7")
         assert len(others) == 1

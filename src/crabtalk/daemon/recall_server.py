@@ -56,13 +56,14 @@ class RecallServer(Server):
     async def list_memory(self, request: wire.ListMemoryMsg) -> wire.MemoryPage:
         async with self._memory(request) as memory:
             if request.HasField("name"):
-                entry = memory.get(request.name)
+                # A thread may be going through all there is, and the loop must not wait for that.
+                entry = await asyncio.to_thread(memory.get, request.name)
                 if entry is None:
                     raise NotFoundError(
                         f"{request.agent[:80]} remembers nothing called {request.name[:80]!r}"
                     )
                 return wire.MemoryPage(entries=[memory_entry(entry)], total=1)
-            return await asyncio.to_thread(page, memory.entries(), request.after)
+            return await asyncio.to_thread(lambda: page(memory.entries(), request.after))
 
     async def replace_memory(self, request: wire.ReplaceMemoryMsg) -> None:
         # As many as a frame holds.

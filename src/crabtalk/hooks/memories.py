@@ -111,6 +111,8 @@ class Memories:
             memory, held.memory = held.memory, None
             if memory is not None:
                 await asyncio.to_thread(memory.close)
+                if not held.users:
+                    await asyncio.to_thread(memory.dissolve)
         if not held.users and self._held.get(name) is held:
             del self._held[name]
 

@@ -94,7 +94,7 @@ class Recall(Tool):
     async def run(self, call: ToolDispatch, hook: "MemoryHook") -> str:
         limit = min(max(1, self.limit or hook.settings(call.run.keeper).recall_limit), MOST)
         async with hook.memory(call) as memory:
-            hits = hook.visible(call, memory, self.query, limit)
+            hits = await asyncio.to_thread(hook.visible, call, memory, self.query, limit)
         now = unix(hook.clock.now())
         return "\n---\n".join(shown(hit.entry, now) for hit in hits) or "no memories found"
 

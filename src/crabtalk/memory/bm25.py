@@ -75,6 +75,15 @@ class Index:
                 del self._counts[term]
                 self._groups.pop(term, None)
 
+    def dissolve(self) -> None:
+        """Lets go of all it has, piece by piece."""
+        while self._counts:
+            self._counts.popitem()
+        while self._groups:
+            self._groups.popitem()
+        while self._slots:
+            self._slots.popitem()
+
     def search(self, terms: Iterable[str], limit: int) -> list[tuple[int, float]]:
         """The best documents and their scores, best first; of equals the one with the lower id."""
         known = [term for term in dict.fromkeys(terms) if term in self._counts]

@@ -174,6 +174,11 @@ class Memory:
             self._sizes, self._journal = journal.sizes(), None
             journal.close(remove=settled)
 
+    def dissolve(self) -> None:
+        """Lets go of what is in RAM, and holds up no other thread with that, as it would if it were
+        left to the interpreter. For one that is closed and that nobody reads any more."""
+        self._exchange_all(Table())
+
     # ── The tree of pages ───────────────────────────────────────────────────────────────────
 
     def dump(self, directory: str | os.PathLike[str]) -> None:
@@ -196,8 +201,7 @@ class Memory:
             journal = self._writable()
             table = Table(fresh, len(fresh) + 1)
             journal.replace(table)
-            with self._state:
-                self._table = table
+            self._exchange_all(table)
 
     def __enter__(self) -> Self:
         return self
@@ -249,11 +253,15 @@ class Memory:
             return
         if news.is_all:
             table = Table((entry for entry in news.entries.values() if entry), news.next_id)
-            with self._state:
-                self._table = table
+            self._exchange_all(table)
         else:
             self._exchange(news.entries)
             self._table.next_id = max(self._table.next_id, news.next_id)
+
+    def _exchange_all(self, table: Table) -> None:
+        with self._state:
+            former, self._table = self._table, table
+        former.dissolve()
 
     def _exchange(self, entries: Mapping[int, Entry | None]) -> None:
         """Terms are found first: a large entry takes a while, and searches must not wait for it."""

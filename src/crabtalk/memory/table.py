@@ -61,6 +61,16 @@ class Table:
         for alias in entry.aliases:
             forget(self._aliases, alias, entry.id)
 
+    def dissolve(self) -> None:
+        """Lets go of all it has, piece by piece. Left to the interpreter that is a single step, and
+        with 100,000 entries no other thread gets on for 50 ms."""
+        for names in (self._names, self._aliases):
+            while names:
+                names.popitem()
+        while self._entries:
+            self._entries.popitem()
+        self.index.dissolve()
+
     def search(self, query: list[str], limit: int) -> list[tuple[Entry, float]]:
         return [(self._entries[number], score) for number, score in self.index.search(query, limit)]
 
