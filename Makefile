@@ -13,7 +13,7 @@ COMPILED := .venv/.compiled
 APPS := $(dir $(wildcard apps/*/pyproject.toml))
 SOURCES := $(shell find src apps -name '*.py' 2>/dev/null)
 
-.PHONY: help setup run test browser collected lint format test-slow test-interop bench proto pins clean
+.PHONY: help setup run test programs collected lint format test-slow test-interop bench proto pins clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -40,7 +40,7 @@ run: $(COMPILED) ## talk with your agents; echo "Say hello" | make run has them 
 	@exec $(BIN)/crabtalk
 
 test: ## every check: format, lint, types, import contracts, the whole test suite
-	@$(MAKE) --no-print-directory -j2 lint collected browser
+	@$(MAKE) --no-print-directory -j2 lint collected programs
 	$(MEMORY) $(BIN)/python -m pytest -n 4 --dist worksteal
 
 # The tests write much, wait for the disk at every step, and keep nothing: where there is room for
@@ -52,15 +52,18 @@ MEMORY := $(if $(shell df -Pk /dev/shm 2>/dev/null | awk '$$4 > 3000000 && $$6 =
 collected: $(COMPILED)
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true
 
-# The page is tested in Chromium. Where one can be installed it is; elsewhere these tests are
-# skipped, and say so. CRABTALK_CHROMIUM names one that is not on the PATH.
-CHROMIUM := $(or $(CRABTALK_CHROMIUM),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
-browser:
-ifeq ($(CHROMIUM),)
+# The page is tested in Chromium, and the sandbox of bash with bubblewrap. What can be installed of
+# them is; elsewhere these tests are skipped, and say so. CRABTALK_CHROMIUM names a Chromium that is
+# not on the PATH. Its headless shell is the same engine for two thirds of the time.
+CHROMIUM := $(or $(CRABTALK_CHROMIUM),$(shell command -v chromium-headless-shell || command -v chromium || command -v chromium-browser || command -v google-chrome))
+MISSING := $(if $(CHROMIUM),,chromium-headless-shell) $(if $(shell command -v bwrap),,bubblewrap)
+programs:
+ifneq ($(strip $(MISSING)),)
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing chromium, for the tests of the page" && apt-get update -qq \
-		&& DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null \
-		|| echo "chromium could not be installed" >&2; fi
+		echo "installing for the tests:$(MISSING)" && apt-get update -qq; \
+		for each in $(MISSING); do \
+			DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$each >/dev/null \
+			|| echo "$$each could not be installed" >&2; done; fi
 else
 	@:
 endif
@@ -78,6 +81,7 @@ format: $(COMPILED) ## rewrite the sources in the house format
 
 test-slow: $(COMPILED) ## the proofs that take minutes
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "hypothesis and not slow and not interop" --hypothesis-profile thorough
 
 NPM := .venv/npm
 $(NPM)/.installed: $(INSTALLED)

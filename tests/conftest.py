@@ -17,10 +17,13 @@ from tests.postgres import (  # noqa: F401, fixtures
     private_postgres,
 )
 
-# How long an example takes says more about the machine than about the code.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+# How long an example takes says more about the machine than about the code. `make test-slow` has
+# patience for the thorough ones.
+ANY_MACHINE = settings(
+    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("any machine", ANY_MACHINE)
+settings.register_profile("thorough", ANY_MACHINE, max_examples=1000)
 settings.load_profile("any machine")
 
 
@@ -46,8 +49,11 @@ def pytest_asyncio_loop_factories(
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each of those with a database costs as much as ten others, so once has to do: on the loop
-    that daemons have."""
+    that daemons have. What others do on this machine makes times longer and never shorter, so a
+    time that is too long is measured again: what is slow by itself is too slow three times."""
     for item in items:
+        if item.get_closest_marker("clock") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=2))
         given = getattr(getattr(item, "callspec", None), "params", {})
         is_standard = given.get("_asyncio_loop_factory") is asyncio.new_event_loop
         if is_standard and needs_postgres(item, given.values()):

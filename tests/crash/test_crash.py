@@ -136,6 +136,7 @@ def is_json(line: bytes) -> bool:
 @pytest.mark.timeout(120)
 @pytest.mark.req("durability.kill9")
 @pytest.mark.req("durability.torn_line")
+@pytest.mark.slow
 def test_killed_while_it_writes_a_line_it_keeps_what_was_there(home: Path) -> None:
     asyncio.run(kill_while_writing(home, 4))
 

@@ -440,6 +440,7 @@ async def test_once_is_once_though_a_reload_reads_it_again_before_it_is_struck_o
 @pytest.mark.req("events.many")
 @pytest.mark.one_loop
 @pytest.mark.on_files
+@pytest.mark.slow
 async def test_a_thousand_that_are_once_are_struck_off_together_and_each_runs(
     tmp_path: Path,
 ) -> None:

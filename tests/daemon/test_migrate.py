@@ -379,6 +379,7 @@ NAMED = {
 
 @pytest.mark.req("migrate.refuses.other")
 @pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.slow
 async def test_a_target_that_has_something_else_is_left_as_it_is(
     home: Path, postgres_url: str, what: str
 ) -> None:

@@ -359,6 +359,7 @@ async def test_the_local_model_is_labelled_for_what_it_is(home: Path) -> None:
     assert "crabtalkd model install" in out
 
 
+@pytest.mark.slow
 async def test_a_local_model_that_cannot_be_fetched_is_a_sentence(
     home: Path, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def reader(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.mark.timeout(180)
 @pytest.mark.req("book.files")
+@pytest.mark.slow
 def test_every_file_of_a_home_is_on_the_page(reader: Place) -> None:
     dice, *_ = blocks("docs/components.md", "python")
     component = reader.directory / "dice.py"

@@ -120,6 +120,7 @@ async def test_a_frame_that_is_soon_read_does_not_wait_for_those_that_are_not(
 
 @pytest.mark.req("bounds.parts")
 @pytest.mark.req("bounds.memory")
+@pytest.mark.slow
 async def test_as_much_as_a_memory_may_hold_is_exchanged_and_nobody_waits(tmp_path: Path) -> None:
     entries = [
         wire.MemoryEntry(

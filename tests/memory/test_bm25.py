@@ -105,6 +105,7 @@ def test_scores_are_exact_with_common_terms(
 
 @pytest.mark.req("memory.bm25.formula")
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.slow
 def test_scores_are_exact_where_most_documents_have_most_terms(seed: int) -> None:
     dice = random.Random(seed)
     documents: Documents = {}

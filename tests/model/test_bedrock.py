@@ -506,6 +506,7 @@ def complaints(body: dict[str, Any]) -> str:
 @pytest.mark.parametrize("model", [CLAUDE, ADAPTIVE, NOVA, LLAMA])
 @pytest.mark.parametrize("choice", ["auto", "none", "required", "bash"])
 @pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.slow
 def test_requests_are_as_the_services_own_description_has_them(
     model: str, choice: str, thinking: bool
 ) -> None:

@@ -941,6 +941,7 @@ def test_an_error_outside_of_any_event_is_found_however_it_was_split(size: int) 
 @with_sdk
 @pytest.mark.req("model.sdk_agrees")
 @pytest.mark.parametrize("body", [BEGUN + PLAIN, BEGUN + sse(OVERLOADED)])
+@pytest.mark.slow
 async def test_the_vendors_sdk_finds_the_same_error(body: bytes) -> None:
     from google.genai import errors
 

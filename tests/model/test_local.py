@@ -158,6 +158,7 @@ async def test_cancelled_midway_it_stops_and_the_next_is_answered_promptly(model
 @real_model
 @pytest.mark.req("model.local.answers")
 @one_loop
+@pytest.mark.slow
 async def test_two_are_answered_at_once_by_one_child(models: Path) -> None:
     """The first request of each starts the child; the answers arrive interleaved."""
     order: list[str] = []
@@ -330,6 +331,7 @@ async def test_two_providers_have_two_keys(tmp_path: Path) -> None:
 @real_model
 @pytest.mark.req("model.local.child")
 @one_loop
+@pytest.mark.slow
 async def test_a_killed_child_is_an_error_and_one_that_died_unasked_is_replaced_unnoticed(
     models: Path,
 ) -> None:

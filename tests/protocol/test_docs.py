@@ -357,7 +357,7 @@ def test_a_row_that_is_missing_or_twice_is_noticed(header: Header, check: Check)
     lines = PAGE.splitlines()
     numbers = list(row_lines(PAGE, header))
     assert numbers
-    for number in numbers:
+    for number in numbers[:: 1 + len(numbers) // 20]:  # of the longest table every tenth or so
         without = [*lines[:number], *lines[number + 1 :]]
         assert check("\n".join(without)), f"nobody misses {lines[number]}"
         twice = [*lines[:number], lines[number], *lines[number:]]

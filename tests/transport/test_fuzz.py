@@ -150,8 +150,8 @@ async def random_streams(target: Target, rng: random.Random, count: int) -> None
 
 @pytest.mark.req("bounds.fuzz")
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_fifty_thousand_malformed_inputs_disturb_nobody(tmp_path: Path) -> None:
-    await under_fire(tmp_path, FRAMES, STREAMS, seed=20261115)
+async def test_many_thousand_malformed_inputs_disturb_nobody(tmp_path: Path) -> None:
+    await under_fire(tmp_path, FRAMES // 3, STREAMS // 3, seed=20261115)
 
 
 @pytest.mark.slow

@@ -110,6 +110,7 @@ async def soak(path: Path, seconds: float, seed: int) -> None:
 
 
 @pytest.mark.req("bounds.fuzz")
+@pytest.mark.one_loop
 async def test_nothing_of_a_crowd_stays_behind(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -318,6 +318,7 @@ async def test_while_such_a_page_is_read_others_are_too() -> None:
 
 @pytest.mark.req("searchapp.fetch.hostile")
 @pytest.mark.one_loop
+@pytest.mark.slow
 async def test_a_page_made_to_fill_the_memory_fails_alone() -> None:
     """Each paragraph has all the open formatting elements in it anew."""
     bomb = "<p>" + "".join(f"<font a={n}>" for n in range(3_000)) + "</p><p>x" * 10_000

@@ -158,6 +158,7 @@ def test_neither_tantivy_nor_sqlite_is_loaded_before_it_is_needed() -> None:
 
 @pytest.mark.req("search.given_back")
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc alone can be asked")
+@pytest.mark.slow
 def test_what_commits_have_used_goes_back_to_the_system(tmp_path: Path) -> None:
     """An allocator that is left to itself keeps some 15 MB of these, and more of more."""
     command = [sys.executable, "-m", "tests.runtime.search.keeper", str(tmp_path / "home"), "30"]

@@ -231,6 +231,7 @@ HARMS = ["flip", "cut", "empty", "remove"]
 
 
 @pytest.mark.req("search.damage")
+@pytest.mark.slow
 async def test_whatever_file_is_damaged_everything_is_found_in_the_end(home: Path) -> None:
     """Each in one of the ways, in turn."""
     await found_though_damaged(home, HARMS)

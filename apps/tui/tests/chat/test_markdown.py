@@ -277,6 +277,7 @@ def test_no_terminal_is_too_narrow(text: str, width: int) -> None:
     ids=lambda text: text[:8].encode("unicode_escape").decode(),
 )
 @pytest.mark.parametrize("part", [6, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_no_text_is_long_enough_to_be_held_back_or_drawn_at_length(text: str, part: int) -> None:
     text = text[: len(text) // part]
     stream = MarkdownStream(Look())

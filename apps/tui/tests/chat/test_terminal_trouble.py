@@ -67,6 +67,7 @@ async def test_without_a_daemon_and_forbidden_to_start_one_it_says_so(tmp_path: 
 
 @pytest.mark.parametrize("rewraps", [True, False], ids=["rewraps", "hides"])
 @pytest.mark.req("chat.resize")
+@pytest.mark.slow
 async def test_it_can_be_resized_in_the_middle_of_an_answer(tmp_path: Path, rewraps: bool) -> None:
     known = "7600" if rewraps else ""
     async with daemon(tmp_path) as served, chatting(served.home, VTE_VERSION=known) as terminal:

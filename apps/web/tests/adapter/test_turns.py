@@ -849,6 +849,7 @@ MEGABYTE = 1_000_000
 
 @pytest.mark.req("adapter.text.size")
 @pytest.mark.parametrize("letter", ["x", "\x00", '"', "🦀", "`"])
+@pytest.mark.slow
 def test_a_megabyte_of_anything_anywhere_comes_in_envelopes_that_travel(letter: str) -> None:
     session = Session()
     big = letter * MEGABYTE

@@ -56,6 +56,7 @@ async def test_a_first_visitor_follows_the_link_lets_the_machine_in_and_talks(
 
 
 @pytest.mark.req("page.pair")
+@pytest.mark.slow
 async def test_a_link_that_leads_nowhere_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
     async with stage(tmp_path, agents=cast("crab")) as on, visitor(browser, on.url) as person:
         person.watch.expect("404", "410")
@@ -124,6 +125,7 @@ async def test_no_secret_lies_about_in_the_browser(home: Home) -> None:
 
 
 @pytest.mark.req("page.logout")
+@pytest.mark.slow
 async def test_logging_out_leaves_nothing(browser: Browser, tmp_path: Path) -> None:
     async with scene(browser, tmp_path, keeps=True) as s:
         await s.person.drop("beach.png", "image/png", b"\x89PNG no picture")
@@ -145,6 +147,7 @@ async def test_logging_out_leaves_nothing(browser: Browser, tmp_path: Path) -> N
 
 
 @pytest.mark.req("page.revoked")
+@pytest.mark.slow
 async def test_a_device_that_was_taken_away_says_so(browser: Browser, tmp_path: Path) -> None:
     async with scene(browser, tmp_path, enters=False) as s:
         s.person.watch.expect("401", "WebSocket")

@@ -171,6 +171,7 @@ async def test_a_relay_that_makes_things_up_is_not_believed(home: Home) -> None:
 
 
 @pytest.mark.req("page.hostile.relay")
+@pytest.mark.slow
 async def test_answers_that_are_none_are_told_and_forgiven(home: Home) -> None:
     rubbish = ["<html>gateway timeout</html>", "[]", "null", '{"messages": 7}', '{"messages": [7]}']
     async with home.room() as s:

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.req("page.update")
+@pytest.mark.slow
 async def test_a_newer_page_waits_until_it_is_taken(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page"
     shutil.copytree(PAGE, page)

@@ -80,6 +80,7 @@ async def test_a_picture_has_its_shape_and_colours_before_it_is_there(home: Home
 
 
 @pytest.mark.req("page.progress")
+@pytest.mark.slow
 async def test_older_pages_say_that_they_are_coming(home: Home) -> None:
     async with home.room(enters=False) as s, s.somebody() as other:
         await other.open("/")

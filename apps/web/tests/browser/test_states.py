@@ -113,6 +113,7 @@ async def away(s: Scene) -> AsyncIterator[str]:
 @pytest.mark.req("page.accessible")
 @pytest.mark.req("page.narrow")
 @pytest.mark.parametrize("is_thorough", THOROUGH)
+@pytest.mark.slow
 async def test_before_anybody_is_in(browser: Browser, tmp_path: Path, is_thorough: bool) -> None:
     async with stage(tmp_path, agents=cast("crab")) as on, visitor(browser, on.url) as person:
         person.watch.expect("404")
@@ -123,6 +124,7 @@ async def test_before_anybody_is_in(browser: Browser, tmp_path: Path, is_thoroug
 @pytest.mark.req("page.narrow")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_thorough", THOROUGH)
+@pytest.mark.slow
 async def test_once_somebody_is_in(
     browser: Browser, performance: tuple[Stage, Phone], is_thorough: bool
 ) -> None:

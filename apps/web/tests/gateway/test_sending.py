@@ -72,6 +72,7 @@ async def test_a_file_survives_a_gateway_that_dies_before_it_is_uploaded(tmp_pat
 
 
 @pytest.mark.req("gateway.files.crash")
+@pytest.mark.slow
 async def test_a_file_is_told_of_once_though_the_gateway_dies_when_it_is_uploaded(
     tmp_path: Path,
 ) -> None:

@@ -137,6 +137,7 @@ async def test_logging_out_leaves_nothing_here_and_no_token_at_the_relay(
 
 
 @pytest.mark.req("page.invite")
+@pytest.mark.slow
 async def test_an_invited_device_asks_is_let_in_and_sees_the_same(
     browser: Browser, relay: Relay, one: Tab, person: Phone
 ) -> None:

@@ -157,7 +157,7 @@ async def test_what_came_between_our_own_words_is_not_skipped(one: Tab, person: 
 
 
 @pytest.mark.req("page.history.absence")
-@pytest.mark.parametrize("count", [700, 2600])
+@pytest.mark.parametrize("count", [pytest.param(700, marks=pytest.mark.slow), 2600])
 async def test_after_an_absence_all_that_was_said_is_there(
     wired: Tab, person: Phone, count: int
 ) -> None:

@@ -294,6 +294,7 @@ async def test_a_file_that_is_too_large_is_refused_before_it_is_sent(
 
 
 @pytest.mark.req("page.outbox.once")
+@pytest.mark.slow
 async def test_two_tabs_send_what_waits_once(wired: Tab, person: Phone) -> None:
     session = await room(person)
     await wired.log_in(person)

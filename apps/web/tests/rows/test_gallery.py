@@ -13,8 +13,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.req("rows.gallery")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [
+        (360, "dark"),
+        (1440, "light"),
+        pytest.param(360, "light", marks=pytest.mark.slow),
+        pytest.param(1440, "dark", marks=pytest.mark.slow),
+    ],
+)
 async def test_every_kind_of_row_fits_any_screen_and_theme(
     browser: Browser, gallery: str, tmp_path: Path, width: int, theme: str
 ) -> None:

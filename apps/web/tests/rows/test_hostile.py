@@ -270,6 +270,7 @@ def is_slow(short: float, long: float) -> bool:
 
 @pytest.mark.timeout(200)
 @pytest.mark.req("rows.hostile.linear")
+@pytest.mark.slow
 async def test_no_markdown_takes_more_time_than_its_length_allows(page: Page) -> None:
     for mark in hostile.MARKS:
         texts = [(mark * (size // len(mark) + 1))[:size] for size in (10_000, 40_000)]
@@ -309,6 +310,7 @@ CODE_TIMES = """([marks, languages]) => {
 
 @pytest.mark.timeout(200)
 @pytest.mark.req("rows.hostile.linear")
+@pytest.mark.slow
 async def test_no_code_takes_more_time_than_its_length_allows(page: Page) -> None:
     for language, unit, short, long in await page.evaluate(CODE_TIMES, [hostile.CODE, LANGUAGES]):
         assert not is_slow(short, long), (language, unit, short, long)
@@ -316,6 +318,7 @@ async def test_no_code_takes_more_time_than_its_length_allows(page: Page) -> Non
 
 @pytest.mark.timeout(120)
 @pytest.mark.req("rows.hostile.linear")
+@pytest.mark.slow
 async def test_a_line_of_a_megabyte_and_nesting_without_end_are_drawn(page: Page) -> None:
     line, deep = "x" * 1_000_000, 20_000
     heavy = [

@@ -58,7 +58,7 @@ async def test_every_guest_can_be_read_whatever_its_colour(
 
 @pytest.mark.timeout(120)
 @pytest.mark.req("rows.accessible")
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 async def test_no_row_hinders_a_screen_reader(browser: Browser, gallery: str, theme: str) -> None:
     async with visiting(browser, gallery, theme=theme) as (page, _):
         await page.goto(f"{gallery}/gallery.html")

@@ -110,6 +110,7 @@ def is_fair(text: str) -> bool:
 
 
 @pytest.mark.req("rows.markdown")
+@pytest.mark.slow
 async def test_whatever_is_written_another_reader_understands_the_same(page: Page) -> None:
     """Against markdown-it, over texts made of nothing but marks."""
     chance, other = random.Random(20260), reader()
@@ -149,6 +150,7 @@ LINES = [
 
 
 @pytest.mark.req("rows.markdown.grows")
+@pytest.mark.slow
 async def test_so_are_lists_tables_and_code(page: Page) -> None:
     chance = random.Random(8)
     for _ in range(150):

@@ -47,6 +47,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789#/-_:."
 
 
 @pytest.mark.req("rows.qr")
+@pytest.mark.slow
 async def test_a_qr_code_is_module_by_module_that_of_another_encoder(page: Page) -> None:
     chance = random.Random(3)
     for version, length in enumerate(FULL, start=1):
