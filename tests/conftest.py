@@ -19,9 +19,7 @@ from tests.postgres import (  # noqa: F401, fixtures
 
 # How long an example takes says more about the machine than about the code. `make test-slow` has
 # patience for the thorough ones.
-ANY_MACHINE = settings(
-    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
-)
+ANY_MACHINE = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("any machine", ANY_MACHINE)
 settings.register_profile("thorough", ANY_MACHINE, max_examples=1000)
 settings.load_profile("any machine")

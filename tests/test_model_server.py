@@ -198,6 +198,7 @@ async def test_chunks_carry_the_clock_and_keep_the_rate() -> None:
     assert all(stamp - stamps[0] >= n * 10e6 - 2e6 for n, stamp in enumerate(stamps))
 
 
+@pytest.mark.clock
 async def test_a_late_chunk_does_not_delay_those_after_it() -> None:
     async with model_server() as server, provider(server) as registry:
         stamps: list[int] = []

@@ -11,6 +11,7 @@ import pytest
 from tests.stalls import stalls
 
 
+@pytest.mark.clock
 async def test_a_loop_that_is_held_up_is_seen() -> None:
     async with stalls() as late:
         await asyncio.sleep(0.05)
@@ -19,6 +20,7 @@ async def test_a_loop_that_is_held_up_is_seen() -> None:
     assert max(late) > 0.15
 
 
+@pytest.mark.clock
 async def test_a_thread_that_holds_the_interpreter_is_seen() -> None:
     async with stalls() as late:
         await asyncio.sleep(0.02)
@@ -29,6 +31,7 @@ async def test_a_thread_that_holds_the_interpreter_is_seen() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a core to share")
+@pytest.mark.clock
 def test_a_machine_that_looks_away_is_not_blamed_on_the_loop() -> None:
     """With others on the one core that it may use."""
     script = """

@@ -52,6 +52,7 @@ async def test_whoever_finds_no_room_at_the_door_comes_again_until_there_is(tmp_
 
 
 @pytest.mark.req("bounds.crowd.client")
+@pytest.mark.clock
 async def test_whoever_finds_no_room_in_time_is_told_so(tmp_path: Path) -> None:
     begun = asyncio.get_running_loop().time()
     with (

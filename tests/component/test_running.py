@@ -207,6 +207,7 @@ async def test_a_call_that_runs_is_let_finish(home: Path) -> None:
 
 
 @pytest.mark.req("component.stop")
+@pytest.mark.clock
 async def test_a_second_signal_does_not_wait_for_a_call(home: Path) -> None:
     code = SLOW.replace("SECONDS", "600")
     async with component(home, code) as process, client_left_behind(home) as client:

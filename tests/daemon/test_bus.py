@@ -742,6 +742,7 @@ async def test_a_payload_that_was_passed_on_is_kept_though_its_turn_has_not_come
 @pytest.mark.req("events.many")
 @pytest.mark.one_loop
 @pytest.mark.on_files
+@pytest.mark.clock
 async def test_a_thousand_subscribers_hold_nobody_up_and_run_a_few_at_a_time(
     tmp_path: Path,
 ) -> None:

@@ -59,6 +59,7 @@ async def test_all_daemons_are_named_the_dead_ones_too(home: Path, postgres_url:
 
 @pytest.mark.req("fleet.stats.away")
 @pytest.mark.parametrize("how", ["gone", "silent"])
+@pytest.mark.clock
 async def test_a_database_that_is_away_is_said_to_be_and_soon(
     home: Path, private_postgres: Server, how: str
 ) -> None:

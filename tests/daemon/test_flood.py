@@ -65,6 +65,7 @@ async def flood(home: Path, child: Child, sources: list[str]) -> tuple[dict[str,
 
 @pytest.mark.req("events.flood")
 @pytest.mark.req("events.counted")
+@pytest.mark.clock
 async def test_every_event_of_a_flood_is_run_or_refused_and_counted_and_no_ping_is_lost(
     home: Path,
 ) -> None:
@@ -106,6 +107,7 @@ async def run_to_the_end(home: Path, model: ModelServer, accepted: int) -> None:
 
 
 @pytest.mark.req("events.flood")
+@pytest.mark.clock
 async def test_events_that_nobody_waits_for_cost_nobody_anything(home: Path) -> None:
     async with model_server(is_recording=False) as model:
         prepare(home, model)

@@ -170,6 +170,7 @@ async def test_a_turn_that_waits_goes_on_waiting_while_the_database_is_restarted
 @pytest.mark.slow  # it measures, and wants a quiet machine for that
 @pytest.mark.req("fleet.database.away")
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.clock
 async def test_the_loop_is_free_while_the_database_is_away(
     tmp_path: Path, private_postgres: Server, mode: Mode
 ) -> None:

@@ -73,6 +73,7 @@ def stranger(home: Path, said: bytes) -> dict[str, str]:
 
 @pytest.mark.req("trust.uds.mode")
 @pytest.mark.req("trust.uds.same_user")
+@pytest.mark.clock
 async def test_another_user_gets_nowhere(tmp_path: Path) -> None:
     nobody()
     said = framed(ping().SerializeToString())
@@ -128,6 +129,7 @@ def hellos(token: str) -> Iterator[bytes]:
 
 
 @pytest.mark.req("trust.tcp.token")
+@pytest.mark.clock
 async def test_without_the_token_nobody_is_heard(tmp_path: Path) -> None:
     async with target(tmp_path, tcp="127.0.0.1:0") as fired_at, fired_at.beside() as watch:
         files = RunFiles.of(fired_at.home)
@@ -162,6 +164,7 @@ async def turned_away(fired_at: Target, port: int, words: bytes) -> str:
 
 
 @pytest.mark.req("bounds.hello_deadline")
+@pytest.mark.clock
 async def test_a_crowd_of_strangers_keeps_nobody_out(tmp_path: Path) -> None:
     """More than may wait, silent or talking nonsense without an end."""
     rng = random.Random(11)

@@ -129,6 +129,7 @@ async def under_fire(tmp_path: Path, seed: int, count: int) -> None:
 
 
 @pytest.mark.req("bounds.fuzz")
+@pytest.mark.clock
 async def test_frames_of_one_who_knows_the_protocol_surprise_nobody(tmp_path: Path) -> None:
     await under_fire(tmp_path, SEED, 8_000)
 
@@ -136,5 +137,6 @@ async def test_frames_of_one_who_knows_the_protocol_surprise_nobody(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.clock
 async def test_a_million_of_them_do_not_either(tmp_path: Path, seed: int) -> None:
     await under_fire(tmp_path, seed, 520_000)

@@ -204,6 +204,7 @@ async def lived_in(tmp_path: Path, seed: int, count: int) -> None:
         watch.check()
 
 
+@pytest.mark.clock
 async def test_a_daemon_lives_with_whatever_is_in_its_home(tmp_path: Path) -> None:
     await lived_in(tmp_path, 1, 200)
 
@@ -211,6 +212,7 @@ async def test_a_daemon_lives_with_whatever_is_in_its_home(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(2, 22))
+@pytest.mark.clock
 async def test_it_does_in_any_of_them(tmp_path: Path, seed: int) -> None:
     await lived_in(tmp_path, seed, 400)
 

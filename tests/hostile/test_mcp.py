@@ -121,6 +121,7 @@ async def test_a_call_ends_with_its_server_when_that_is_let_go_of(tmp_path: Path
         assert there.told() == ["connecting", "connected"], "nobody had to start it again"
 
 
+@pytest.mark.clock
 async def test_servers_that_mean_no_good_harm_nobody_but_themselves(tmp_path: Path) -> None:
     async with world(tmp_path, LIMITS) as there:
         await beside(there, list(range(8)))
@@ -128,6 +129,7 @@ async def test_servers_that_mean_no_good_harm_nobody_but_themselves(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+@pytest.mark.clock
 async def test_nor_do_hundreds_of_them(tmp_path: Path) -> None:
     async with world(tmp_path, CROWDED) as there:
         all_of_them: Counter[str] = Counter()

@@ -69,12 +69,14 @@ async def check(tmp_path: Path, size_of: Callable[[str], int]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.clock
 async def test_any_field_can_be_long(tmp_path: Path) -> None:
     await check(tmp_path, lambda told: WHOLE if told in WHOLE_FIELDS else PART)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.clock
 async def test_any_field_can_be_as_long_as_a_frame(tmp_path: Path) -> None:
     await check(tmp_path, lambda told: WHOLE)
 
@@ -111,6 +113,7 @@ def many() -> Iterator[wire.ClientMessage]:
 
 
 @pytest.mark.slow
+@pytest.mark.clock
 async def test_any_list_can_be_long_and_anything_deep(tmp_path: Path) -> None:
     async with target(tmp_path) as fired_at:
         async with fired_at.beside() as watch:
@@ -136,6 +139,7 @@ def crowded() -> Iterator[bytes]:
     yield b"\xc0\x3e\x01" * (WHOLE // 3)  # a field nobody knows
 
 
+@pytest.mark.clock
 async def test_a_frame_of_nothing_but_small_messages_is_not_taken_apart(tmp_path: Path) -> None:
     async with target(tmp_path) as fired_at:
         async with fired_at.beside() as watch:
@@ -151,6 +155,7 @@ async def test_a_frame_of_nothing_but_small_messages_is_not_taken_apart(tmp_path
         assert fired_at.peak < PEAK
 
 
+@pytest.mark.clock
 async def test_a_frame_past_the_bound_is_told_so_and_others_go_on(tmp_path: Path) -> None:
     async with target(tmp_path) as fired_at:
         resident = fired_at.resident

@@ -55,6 +55,7 @@ async def knocked(fired_at: Target, data: bytes) -> wire.ServerMessage:
 
 
 @pytest.mark.req("bounds.parts")
+@pytest.mark.clock
 async def test_a_frame_of_too_many_parts_is_refused_wherever_they_are(tmp_path: Path) -> None:
     async with target(tmp_path) as fired_at:
         async with fired_at.beside() as watch:
@@ -68,6 +69,7 @@ async def test_a_frame_of_too_many_parts_is_refused_wherever_they_are(tmp_path: 
 
 
 @pytest.mark.req("bounds.parts")
+@pytest.mark.clock
 async def test_as_many_parts_as_there_may_be_hold_nobody_up(tmp_path: Path) -> None:
     async with target(tmp_path) as fired_at:
         async with fired_at.client() as client:
@@ -85,6 +87,7 @@ async def test_as_many_parts_as_there_may_be_hold_nobody_up(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("size", "crowd"), [(LARGE_FRAME - 64, 100), (LARGE_FRAME * 2, 40), (4 * 1024 * 1024, 8)]
 )
+@pytest.mark.clock
 async def test_many_who_send_such_frames_at_once_hold_nobody_up(
     tmp_path: Path, size: int, crowd: int
 ) -> None:
@@ -121,6 +124,7 @@ async def test_a_frame_that_is_soon_read_does_not_wait_for_those_that_are_not(
 @pytest.mark.req("bounds.parts")
 @pytest.mark.req("bounds.memory")
 @pytest.mark.slow
+@pytest.mark.clock
 async def test_as_much_as_a_memory_may_hold_is_exchanged_and_nobody_waits(tmp_path: Path) -> None:
     entries = [
         wire.MemoryEntry(

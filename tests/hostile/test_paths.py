@@ -232,6 +232,7 @@ class Trying:
             assert answer.error.code == 400, f"{told}: {answer}"
 
 
+@pytest.mark.clock
 async def test_no_field_leads_out_of_the_home(tmp_path: Path) -> None:
     async with target(tmp_path) as fired_at, fired_at.beside() as watch:
         trying = Trying(fired_at)
@@ -253,6 +254,7 @@ def stays_in_place(home: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["created", "edited"])
+@pytest.mark.clock
 async def test_no_setting_of_an_agent_leads_there_either(tmp_path: Path, way: str) -> None:
     """Sent by a client, or in a file that somebody hands on; and the agent is talked to."""
     async with (

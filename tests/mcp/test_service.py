@@ -358,6 +358,7 @@ async def test_the_first_turn_waits_for_servers_that_connect(tmp_path: Path, the
 
 
 @pytest.mark.req("mcp.wait")
+@pytest.mark.clock
 async def test_the_first_turn_waits_for_no_server_that_does_not_connect(hurried: World) -> None:
     hurried.declare(tiny("--silent"))
     started = time.monotonic()

@@ -48,6 +48,7 @@ def crowded(large: Path, tmp_path: Path) -> Iterator[Memory]:
 
 @pytest.mark.slow
 @pytest.mark.req("memory.search.speed")
+@pytest.mark.clock
 def test_ten_thousand_entries_are_searched_in_about_a_millisecond(crowded: Memory) -> None:
     dice = random.Random(1)
     taken = []
@@ -61,6 +62,7 @@ def test_ten_thousand_entries_are_searched_in_about_a_millisecond(crowded: Memor
 
 @pytest.mark.slow
 @pytest.mark.req("memory.write.cost")
+@pytest.mark.clock
 def test_a_write_does_not_notice_how_many_entries_there_are(
     crowded: Memory, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ async def test_servers_that_have_models_are_found_and_are_asked_without_a_key() 
         assert asked.body == b""
 
 
+@pytest.mark.clock
 async def test_who_says_nothing_is_waited_for_a_moment_and_all_at_once() -> None:
     http = HttpClient()
     async with vendor(lambda _: Answer(silent=True)) as quiet:

@@ -139,6 +139,7 @@ async def test_it_streams_and_completes(models: Path) -> None:
 @real_model
 @pytest.mark.req("model.local.answers")
 @one_loop
+@pytest.mark.clock
 async def test_cancelled_midway_it_stops_and_the_next_is_answered_promptly(models: Path) -> None:
     endless = ask(max_tokens=1900)
     async with provider(models) as local:

@@ -330,6 +330,7 @@ def test_a_disk_that_is_full_leaves_no_supervisor_that_nobody_finds(machine: Mac
 
 
 @pytest.mark.req("crabup.supervised.restart")
+@pytest.mark.clock
 def test_a_service_that_would_be_tried_later_is_tried_when_it_is_started(machine: Machine) -> None:
     machine.program("crabtalk-dice", "exit 3")
     machine.crabup("dice", "start")

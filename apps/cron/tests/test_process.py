@@ -72,6 +72,7 @@ async def test_a_file_is_taken_up_whether_it_is_edited_in_place_or_replaced(home
 
 
 @pytest.mark.req("cron.reload.changes")
+@pytest.mark.clock
 async def test_a_change_is_fired_by_within_two_seconds_and_a_tick(home: Path) -> None:
     peer = Peer()
     write(home, "")
@@ -111,6 +112,7 @@ async def test_what_is_for_once_is_fired_once_and_comments_stay(home: Path) -> N
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.req("cron.stop.clean")
+@pytest.mark.clock
 async def test_a_signal_ends_it_at_once_and_without_a_complaint(
     home: Path, number: signal.Signals
 ) -> None:

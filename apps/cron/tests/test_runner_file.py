@@ -102,6 +102,7 @@ async def test_a_link_to_the_file_stays_a_link(home: Path, tmp_path: Path, told:
 
 
 @pytest.mark.req("cron.reload.changes")
+@pytest.mark.clock
 async def test_an_entry_that_is_changed_in_place_is_taken_up_within_two_seconds(
     home: Path, told: Told
 ) -> None:

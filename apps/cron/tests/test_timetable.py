@@ -125,6 +125,7 @@ def test_an_entry_that_is_gone_is_not_due() -> None:
 
 
 @pytest.mark.req("cron.bounds.entries")
+@pytest.mark.clock
 def test_a_thousand_entries_cost_what_is_due_and_not_what_there_is() -> None:
     entries = [entry(number, f"{number % 60} {number % 59} * * * *") for number in range(1000)]
     found = Timetable(MovedClock(NOON))

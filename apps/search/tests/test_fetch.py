@@ -226,6 +226,7 @@ async def test_a_page_that_unpacks_to_more_is_cut_where_it_unpacks() -> None:
 
 
 @pytest.mark.req("searchapp.fetch.time")
+@pytest.mark.clock
 async def test_a_site_that_never_answers_is_not_waited_for() -> None:
     async def answer(_: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()

@@ -66,6 +66,7 @@ async def test_engines_are_asked_at_once() -> None:
 
 
 @pytest.mark.req("searchapp.search.errors")
+@pytest.mark.clock
 async def test_what_is_wrong_with_an_engine_is_reported_beside_what_the_others_found() -> None:
     search = over(
         Scripted("a", fails), Scripted("b", finds), Scripted("c", hangs), Scripted("d", trips)

@@ -637,6 +637,7 @@ def until_sent(home: Path) -> float:
 
 
 @pytest.mark.req("cli.ask.quick")
+@pytest.mark.clock
 def test_a_request_is_on_its_way_within_150_ms(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     assert_quick(lambda: until_sent(tmp_path), 0.15)

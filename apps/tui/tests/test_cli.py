@@ -194,6 +194,7 @@ def test_help_loads_no_command_but_the_one_it_is_about() -> None:
 
 
 @pytest.mark.req("cli.help.quick")
+@pytest.mark.clock
 def test_help_is_there_within_120_ms() -> None:
     def measure() -> float:
         begun = time.perf_counter()

@@ -85,6 +85,7 @@ class Slow(Server):
 
 
 @pytest.mark.req("cli.completion.names")
+@pytest.mark.clock
 async def test_one_that_does_not_answer_at_once_is_not_waited_for(home: Path) -> None:
     async with serving(Slow(), home):
         begun = time.monotonic()

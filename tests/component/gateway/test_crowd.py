@@ -38,6 +38,7 @@ def resident(pid: int) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.clock
 async def test_two_hundred_chats_at_once_neither_slow_it_down_nor_make_it_grow(
     tmp_path: Path,
 ) -> None:

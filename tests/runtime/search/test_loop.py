@@ -29,6 +29,7 @@ def conversation(pair: Pair, count: int) -> list[Record]:
 
 
 @pytest.mark.req("search.loop")
+@pytest.mark.clock
 async def test_the_loop_comes_round_while_logs_are_read_and_searched(home: Path) -> None:
     async with talking(home) as talk:
         for number in range(60):
@@ -46,6 +47,7 @@ async def test_the_loop_comes_round_while_logs_are_read_and_searched(home: Path)
 
 
 @pytest.mark.req("search.loop")
+@pytest.mark.clock
 async def test_the_loop_comes_round_while_a_huge_message_is_taken_in(home: Path) -> None:
     async with talking(home) as talk:
         huge = " ".join(f"word{number % 5000}" for number in range(400_000)) + " needle"
@@ -59,6 +61,7 @@ async def test_the_loop_comes_round_while_a_huge_message_is_taken_in(home: Path)
 
 
 @pytest.mark.req("search.append.cost")
+@pytest.mark.clock
 async def test_an_append_costs_the_loop_next_to_nothing_however_large_it_is(home: Path) -> None:
     async with talking(home) as talk:
         await talk.storage.append(CRAB, conversation(CRAB, 1), create=True)

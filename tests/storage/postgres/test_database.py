@@ -55,6 +55,7 @@ async def test_one_that_is_away_is_said_to_be_and_used_again_once_it_is_back(
 
 
 @pytest.mark.req("fleet.database.away")
+@pytest.mark.clock
 async def test_while_it_is_away_nobody_waits_for_it(private_postgres: Server) -> None:
     async with connected(private_postgres.url) as database:
         await works_again(database)
@@ -80,6 +81,7 @@ async def test_what_only_reads_survives_a_restart_unnoticed(
 
 
 @pytest.mark.req("fleet.database.slow")
+@pytest.mark.clock
 async def test_a_stalled_one_is_given_up_within_the_bound(private_postgres: Server) -> None:
     async with connected(private_postgres.url, statement_seconds=0.5) as database:
         await works_again(database)
@@ -216,6 +218,7 @@ def test_a_url_is_shown_without_what_is_secret() -> None:
 
 
 @pytest.mark.req("fleet.database.away")
+@pytest.mark.clock
 async def test_the_loop_is_not_held_up_while_the_database_goes_and_comes(
     private_postgres: Server,
 ) -> None:

@@ -300,6 +300,7 @@ def test_an_answer_at_200_tokens_a_second_costs_little_of_a_core() -> None:
 
 
 @pytest.mark.req("chat.show.cost")
+@pytest.mark.clock
 def test_a_piece_of_text_costs_the_same_however_much_came_before_it() -> None:
     def seconds(count: int) -> float:
         stream = MarkdownStream(Look())

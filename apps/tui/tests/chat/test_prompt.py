@@ -221,6 +221,7 @@ def test_what_can_be_undone_is_bounded_and_the_last_of_it_is_there() -> None:
 
 
 @pytest.mark.req("chat.paste.unmarked")
+@pytest.mark.clock
 async def test_a_paste_that_comes_key_by_key_costs_neither_time_nor_memory(tmp_path: Path) -> None:
     line = "as somebody would type it who never sleeps "
     text = "".join(f"{line}{number}\n" for number in range(4500)) + "the end"

@@ -17,12 +17,14 @@ BEGIN, END = b"\x1b[?2026h", b"\x1b[?2026l"
 
 
 @pytest.mark.req("chat.keys.latency")
+@pytest.mark.clock
 def test_a_key_is_seen_at_once_while_an_answer_streams() -> None:
     lags, _ = echoes(40)
     assert median(lags) <= 16, sorted(lags)
 
 
 @pytest.mark.req("chat.history.fast")
+@pytest.mark.clock
 def test_a_conversation_of_ten_thousand_lines_opens_at_once() -> None:
     with daemon_with_model() as home:
         fill(home, 10_000)
@@ -32,6 +34,7 @@ def test_a_conversation_of_ten_thousand_lines_opens_at_once() -> None:
 
 
 @pytest.mark.req("chat.frames")
+@pytest.mark.clock
 async def test_what_streams_is_drawn_thirty_times_a_second_at_most_and_each_time_in_one_piece(
     tmp_path: Path,
 ) -> None:

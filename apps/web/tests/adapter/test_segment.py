@@ -79,6 +79,7 @@ def test_however_it_was_cut_the_words_are_the_same(texts: list[str], size: int) 
 
 
 @pytest.mark.req("adapter.text.size")
+@pytest.mark.clock
 def test_a_long_text_in_tiny_pieces_takes_no_time() -> None:
     """A word at a time, without a paragraph in sight: the work may not grow with what is held."""
 

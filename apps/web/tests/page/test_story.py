@@ -432,6 +432,7 @@ async def test_nothing_that_comes_is_fatal_and_what_is_good_is_read(idle: Tab) -
 
 
 @pytest.mark.req("page.story.large")
+@pytest.mark.clock
 async def test_ten_thousand_entries_are_rows_in_a_moment(idle: Tab) -> None:
     given = []
     for number in range(2500):

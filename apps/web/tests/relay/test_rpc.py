@@ -48,6 +48,7 @@ async def test_a_call_reaches_who_registered_and_its_answer_comes_back(tmp_path:
 
 
 @pytest.mark.req("relay.rpc.absent")
+@pytest.mark.clock
 async def test_a_call_to_nobody_fails_at_once(tmp_path: Path) -> None:
     async with town(tmp_path, Limits(rpc_absent=30)) as there:
         phone = await (await there.person()).connect()

@@ -271,6 +271,7 @@ def is_slow(short: float, long: float) -> bool:
 @pytest.mark.timeout(200)
 @pytest.mark.req("rows.hostile.linear")
 @pytest.mark.slow
+@pytest.mark.clock
 async def test_no_markdown_takes_more_time_than_its_length_allows(page: Page) -> None:
     for mark in hostile.MARKS:
         texts = [(mark * (size // len(mark) + 1))[:size] for size in (10_000, 40_000)]
@@ -311,6 +312,7 @@ CODE_TIMES = """([marks, languages]) => {
 @pytest.mark.timeout(200)
 @pytest.mark.req("rows.hostile.linear")
 @pytest.mark.slow
+@pytest.mark.clock
 async def test_no_code_takes_more_time_than_its_length_allows(page: Page) -> None:
     for language, unit, short, long in await page.evaluate(CODE_TIMES, [hostile.CODE, LANGUAGES]):
         assert not is_slow(short, long), (language, unit, short, long)
