@@ -14,7 +14,7 @@ import trustme
 
 from crabtalk.protocol import wire
 from crabtalk.transport import Door, Limits, Listener, TcpAddress, listen_tcp, listen_unix
-from crabtalk.transport.listener import STRANGERS_PATIENCE
+from crabtalk.transport.listener import STRANGERS_LOOKS, STRANGERS_PAUSE
 from tests.scripted import RawPeer, ScriptedServer, listening, ping, stream
 
 TOKEN = "correct horse"
@@ -479,7 +479,7 @@ async def test_a_crowd_at_another_door_uses_up_no_patience_with_strangers(tmp_pa
         alone = socket.create_connection(("127.0.0.1", port))
         strangers = [RawPeer(*await asyncio.open_connection(sock=alone))]
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(strangers[0].read(), STRANGERS_PATIENCE)
+            await asyncio.wait_for(strangers[0].read(), STRANGERS_LOOKS * STRANGERS_PAUSE)
         strangers += [await RawPeer.tcp(port) for _ in range(3)]
         owner, one_more = await RawPeer.unix(path), await RawPeer.tcp(port)
         one_more.send(hello(TOKEN))

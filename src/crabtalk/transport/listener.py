@@ -21,9 +21,10 @@ ACCEPT_PAUSE = 0.1
 # Taken in before others get their turn: a few milliseconds of work.
 ACCEPT_AT_ONCE = 64
 # Strangers who show their token make room for the next, who wait for it at the door. When none has
-# for so long, they are not about to, and the next are refused.
-STRANGERS_PATIENCE = 0.5
+# for half a second, they are not about to, and the next are refused. That is so many looks, each
+# with time to read what strangers sent: a machine that stands still uses up none of them.
 STRANGERS_PAUSE = 0.01
+STRANGERS_LOOKS = 50
 # How long closing waits for answers already given to be read.
 FLUSH = 1.0
 
@@ -79,7 +80,7 @@ class Listener:
         self._lingering: set[Connection] = set()  # refused at the door, reading why
         # Of strangers that were accepted, and are not yet among those.
         self._knocking: set[socket.socket] = set()
-        self._crowded_since: float | None = None  # no stranger has made room since
+        self._looks = 0  # for room, since a stranger last made some
         self._turning = asyncio.Lock()  # held by whoever goes on when the loop has turned
         self._empty = asyncio.Event()
         self._doors: list[socket.socket] = []
@@ -150,13 +151,13 @@ class Listener:
         if (refusal := self._no_room()) is not None:
             return refusal
         self._strangers.discard(connection)
-        self._crowded_since = None
+        self._looks = 0
         self._connections.add(connection)
         return None
 
     def forget(self, connection: Connection) -> None:
         if connection in self._strangers:
-            self._crowded_since = None
+            self._looks = 0
         for books in (self._connections, self._strangers, self._lingering):
             books.discard(connection)
         if not self._all():
@@ -198,12 +199,10 @@ class Listener:
     def _is_room_coming(self) -> bool:
         """There is none for another stranger, but soon will be."""
         if len(self._strangers) + len(self._knocking) < self.limits.strangers:
-            self._crowded_since = None
+            self._looks = 0
             return False
-        now = asyncio.get_running_loop().time()
-        if self._crowded_since is None:
-            self._crowded_since = now
-        return now - self._crowded_since < STRANGERS_PATIENCE
+        self._looks += 1
+        return self._looks <= STRANGERS_LOOKS
 
     def _pause(self, listening: socket.socket, door: Door, seconds: float) -> None:
         loop = asyncio.get_running_loop()

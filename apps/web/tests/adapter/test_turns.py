@@ -818,10 +818,14 @@ def test_a_file_goes_with_the_agent_that_made_it() -> None:
     assert session.take(session.adapter.attach(file, 6)) == []
     session.hear(Began())
     session.hear(called(delegated("K", {"message": "draw"})))
-    session.hear(Piece("Here:"), "child", **child_of("run", "K"))
+    child = child_of("run", "K")
+    session.hear(Piece("Drawn.\n\nIt shows a "), "child", **child)
     said, sent = session.take(session.adapter.attach(file, 7, run="child"))
-    assert (said.ev, sent.ev, said.subagent) == (Text(text="Here:"), file, sent.subagent)
+    assert (said.ev, sent.ev, said.subagent) == (Text(text="Drawn."), file, sent.subagent)
     assert sent.subagent
+    session.hear(Piece("beach."), "child", **child)
+    session.hear(DONE, "child", **child)
+    assert "text[A] It shows a beach." in session.told, "a sentence stays whole"
     (sent,) = session.take(session.adapter.attach(file, 8, run="nobody"))
     assert sent.subagent == ""
 

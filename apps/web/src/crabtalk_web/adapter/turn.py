@@ -181,7 +181,8 @@ class Turn:
         lane = self._lanes.get(run, self.root)
         if not lane.is_active:
             lane = self.root
-        flush(self.sheet, lane, at)
+        # It comes when it has been uploaded, which may be in the middle of a sentence.
+        flush_paragraphs(self.sheet, lane, at)
         self.sheet.write(file, at, lane.subagent)
 
     def _use(self, lane: Lane, used: Used, at: int) -> None:
