@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,12 +26,18 @@ settings.register_profile("thorough", ANY_MACHINE, max_examples=1000)
 settings.load_profile("any machine")
 
 
+# A test that forgets to name a home finds none, and not the developer's.
+os.environ["CRABTALK_HOME"] = "/dev/null/home"
+
+
 def pytest_sessionstart() -> None:
     """What is collected stays until the end: to look for garbage in it costs and finds nothing."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
+    """Half a million objects, which would take half a second each time."""
+    gc.freeze()
     gc.enable()
 
 
@@ -56,12 +63,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_standard = given.get("_asyncio_loop_factory") is asyncio.new_event_loop
         if is_standard and needs_postgres(item, given.values()):
             item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(autouse=True)
-def _no_home_of_the_developer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that forgets to name a home must not find the developer's."""
-    monkeypatch.setenv("CRABTALK_HOME", str(tmp_path / "unnamed-home"))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ little time when there are not, and nobody else waits for either."""
 import asyncio
 import logging
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ ALIASES = (b"\x2a\x00", b"\x2a\x01a", b"\x2a\x80\x80\x80\x80\x00")
 KNOWN = (b"\x12\x00", b"\x08\x01", b"\x08" + b"\x80" * 8 + b"\x01")
 UNKNOWN = (b"\x38\x01", b"\x3a\x00", b"\x80\x7d\x01", b"\x39" + bytes(8), b"\x3d" + bytes(4))
 PEAK = 320 << 20
+# Which of the structures: some of each kind, or all.
+WHICH = pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 # They are counted while others are answered, however busy the machine is.
 PATIENT = 100
 
@@ -56,10 +59,13 @@ async def knocked(fired_at: Target, data: bytes) -> wire.ServerMessage:
 
 @pytest.mark.req("bounds.parts")
 @pytest.mark.clock
-async def test_a_frame_of_too_many_parts_is_refused_wherever_they_are(tmp_path: Path) -> None:
+@WHICH
+async def test_a_frame_of_too_many_parts_is_refused_wherever_they_are(
+    tmp_path: Path, every: int
+) -> None:
     async with target(tmp_path) as fired_at:
         async with fired_at.beside() as watch:
-            for data in structures(WHOLE):
+            for data in islice(structures(WHOLE), 0, None, every):
                 answer = await knocked(fired_at, data)
                 assert answer.error.code == 413
                 assert "too many parts" in answer.error.message
@@ -70,12 +76,14 @@ async def test_a_frame_of_too_many_parts_is_refused_wherever_they_are(tmp_path: 
 
 @pytest.mark.req("bounds.parts")
 @pytest.mark.clock
-async def test_as_many_parts_as_there_may_be_hold_nobody_up(tmp_path: Path) -> None:
+@WHICH
+async def test_as_many_parts_as_there_may_be_hold_nobody_up(tmp_path: Path, every: int) -> None:
     async with target(tmp_path) as fired_at:
         async with fired_at.client() as client:
             await client.list_memory("crab")  # it is loaded when it is first needed
         async with fired_at.beside() as watch:
-            for data in structures(parts.MOST_PARTS - 3):  # the request, its agent, the entry
+            # Three are the request, its agent and the entry.
+            for data in islice(structures(parts.MOST_PARTS - 3), 0, None, every):
                 answer = await knocked(fired_at, data)
                 assert "too many parts" not in answer.error.message
         log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)

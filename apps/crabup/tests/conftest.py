@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from apps.crabup.tests.machine import Machine
-from tests.conftest import _no_home_of_the_developer, home
+from tests.conftest import home
 
-__all__ = ["_no_home_of_the_developer", "home", "machine", "pytest_asyncio_loop_factories"]
+__all__ = ["home", "machine", "pytest_asyncio_loop_factories"]
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conftest import _no_home_of_the_developer, home
+from tests.conftest import home
 from tests.conftest import pytest_asyncio_loop_factories as both_loops
 
-__all__ = ["_no_home_of_the_developer", "home", "pytest_asyncio_loop_factories"]
+__all__ = ["home", "pytest_asyncio_loop_factories"]
 
 
 def pytest_asyncio_loop_factories(

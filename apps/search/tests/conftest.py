@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from tests.conftest import _no_home_of_the_developer, home
+from tests.conftest import home
 
-__all__ = ["_no_home_of_the_developer", "home", "pytest_asyncio_loop_factories"]
+__all__ = ["home", "pytest_asyncio_loop_factories"]
 
 # Of processes, which have a loop of their own.
 OUTSIDE = ("test_cli.py", "test_component.py", "test_with_daemon.py")

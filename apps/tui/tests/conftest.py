@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conftest import _no_home_of_the_developer, home
+from tests.conftest import home
 
-__all__ = ["_no_home_of_the_developer", "home", "pytest_asyncio_loop_factories"]
+__all__ = ["home", "pytest_asyncio_loop_factories"]
 
 
 def pytest_asyncio_loop_factories(

@@ -9,9 +9,9 @@ import uvloop
 from playwright.async_api import Browser
 
 from apps.web.tests.browser.chromium import launched, need
-from tests.conftest import _no_home_of_the_developer, home
+from tests.conftest import home
 
-__all__ = ["_no_home_of_the_developer", "home", "pytest_asyncio_loop_factories"]
+__all__ = ["home", "pytest_asyncio_loop_factories"]
 
 
 def pytest_asyncio_loop_factories(
