@@ -139,8 +139,6 @@ async def test_why_it_does_not_start_is_told_in_its_own_words(home: Path) -> Non
 
 def alone(home: Path, path: str, *, patience: float = 5) -> Outcome:
     """Starting, by a Python that has no crabtalkd beside it."""
-    bare = Path(tempfile.mkdtemp(dir=Path(os.environ["CRABTALK_HOME"]).parent)) / "python"
-    bare.symlink_to(Path(sys.executable).resolve())
     code = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -157,7 +155,11 @@ def alone(home: Path, path: str, *, patience: float = 5) -> Outcome:
         "PYTHONPATH": os.pathsep.join([*map(str, SOURCES), *packages]),
         "PATH": path,
     }
-    done = subprocess.run([bare, "-c", code], capture_output=True, text=True, check=False, env=env)
+    with tempfile.TemporaryDirectory() as directory:
+        bare = Path(directory) / "python"
+        bare.symlink_to(Path(sys.executable).resolve())
+        words = [bare, "-c", code]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
