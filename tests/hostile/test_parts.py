@@ -37,10 +37,11 @@ def entry(inside: bytes) -> bytes:
     return put((3, DELIMITED, inside))
 
 
-def structures(count: int) -> Iterator[bytes]:
-    """As many parts as that, or as a frame holds, in one place or in many."""
+def structures(count: int, inside: int) -> Iterator[bytes]:
+    """As many parts as that, or as a frame holds, and so many in an entry, or fewer in more."""
     for part in (*ALIASES, *KNOWN, *UNKNOWN):
-        yield memory(entry(part * min(count, WHOLE // len(part))))
+        most = min(count, WHOLE // len(part))
+        yield memory(entry(part * min(most, inside)) * max(1, most // (inside + 1)))
     yield memory(b"\x20\x01" * min(count, WHOLE // 2))
     for part in ALIASES[:2]:
         for entries in (10_000, 100_000):
@@ -65,7 +66,7 @@ async def test_a_frame_of_too_many_parts_is_refused_wherever_they_are(
 ) -> None:
     async with target(tmp_path) as fired_at:
         async with fired_at.beside() as watch:
-            for data in islice(structures(WHOLE), 0, None, every):
+            for data in islice(structures(WHOLE, WHOLE), 0, None, every):
                 answer = await knocked(fired_at, data)
                 assert answer.error.code == 413
                 assert "too many parts" in answer.error.message
@@ -82,8 +83,8 @@ async def test_as_many_parts_as_there_may_be_hold_nobody_up(tmp_path: Path, ever
         async with fired_at.client() as client:
             await client.list_memory("crab")  # it is loaded when it is first needed
         async with fired_at.beside() as watch:
-            # Three are the request, its agent and the entry.
-            for data in islice(structures(parts.MOST_PARTS - 3), 0, None, every):
+            most = parts.MOST_PARTS - 3  # the request, its agent, the entry
+            for data in islice(structures(most, parts.MOST_INSIDE), 0, None, every):
                 answer = await knocked(fired_at, data)
                 assert "too many parts" not in answer.error.message
         log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)

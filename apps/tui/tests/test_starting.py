@@ -158,7 +158,7 @@ def alone(home: Path, path: str, *, patience: float = 5) -> Outcome:
     with tempfile.TemporaryDirectory() as directory:
         bare = Path(directory) / "python"
         bare.symlink_to(Path(sys.executable).resolve())
-        words = [bare, "-c", code]
+        words = [str(bare), "-c", code]
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
     return Outcome(done.returncode, done.stdout, done.stderr)
 

@@ -27,7 +27,7 @@ from .frames import (
     encode_frame,
     encode_reply,
 )
-from .parts import LARGE_FRAME, check_parts
+from .parts import LARGE_FRAME, read_parts
 from .routes import ROUTES, Route, Shape
 from .server import Reply, Server
 
@@ -57,9 +57,9 @@ __all__ = [
     "UnauthorizedError",
     "UnavailableError",
     "UnsupportedError",
-    "check_parts",
     "encode_frame",
     "encode_reply",
     "error_message",
+    "read_parts",
     "wire",
 ]

@@ -1,12 +1,12 @@
-"""Parts: the fields and messages within a request, counted before any of them is made.
+"""Parts: the fields and messages within a large request, counted before any of them is made.
 
 One that is empty takes two bytes of a frame, and up to a hundred of memory. A frame of nothing else
-would be a gigabyte, and nobody would be answered while it is made. Counting them takes its time as
-well, and is done in slices. Whether a request is right is not known here.
+would be a gigabyte, and nobody would be answered while it is made. Counting them, and making those
+that are not too many, takes its time as well, and is done in slices.
 """
 
-from collections.abc import Iterator
-from typing import NoReturn
+from collections.abc import Generator
+from typing import NamedTuple, NoReturn, cast
 
 from google.protobuf.descriptor import Descriptor
 
@@ -15,14 +15,17 @@ from .errors import BadRequestError, TooLargeError
 
 # The entries that a memory may hold, and some for what is around them.
 MOST_MESSAGES = 100_100
-# As many when each entry has two aliases, and so is eight parts. To make them takes some 25 ms, in
-# which nobody is answered: more aliases than that a memory may hold, but not be sent at once.
+# As many when each entry has two aliases, and so is eight parts. More aliases than that a memory
+# may hold, but not be sent at once.
 MOST_PARTS = 800_100
+# Of one message within that of the request: it is made in one go, in which nobody is answered.
+MOST_INSIDE = 10_000
 # A request is one field; a later client may send some beside it.
 MOST_FIELDS = 64
 # What is no larger cannot hold enough of them to matter, and is read sooner than counted.
 LARGE_FRAME = 16 * 1024
-# Counted before others get their turn: a millisecond, or four of numbers longer than they need be.
+# Counted, or made, before others get their turn: a millisecond, or four of numbers longer than they
+# need be.
 SLICE = 5_000
 VARINT, EIGHT_BYTES, LENGTH, GROUP, FOUR_BYTES = 0, 1, 2, 3, 5
 
@@ -39,41 +42,87 @@ def places_of(descriptor: Descriptor) -> Places:
 
 
 REQUEST = places_of(wire.ClientMessage.DESCRIPTOR)
+NAMES = {field.number: field.name for field in wire.ClientMessage.DESCRIPTOR.fields}
 
 
-def check_parts(payload: bytes | bytearray) -> Iterator[None]:
-    """Pauses between slices of the work. Raises TooLargeError when there are too many.
+class Piece(NamedTuple):
+    """Whole fields of the request's message of that name, or of the request itself without one."""
 
-    A group is a BadRequestError: no request has one, and anything can be in it. Of what is no
-    message nothing is said: whoever reads it will notice.
+    name: str
+    start: int
+    end: int
+
+
+def read_parts(payload: bytes | bytearray) -> Generator[None, None, wire.ClientMessage]:
+    """The request; pauses between slices of the work. To read pieces of a message one after the
+    other is to read the message.
+
+    Raises TooLargeError when it has too many parts, BadRequestError for a group, since no request
+    has one and anything can be in it, and DecodeError for what is no request.
     """
+    pieces = yield from count(payload)
+    request = wire.ClientMessage()
+    with memoryview(payload) as view:
+        for name, start, end in pieces:
+            message = getattr(request, name) if name else request
+            message.SetInParent()  # also where it is empty
+            # Protobuf reads it as it reads bytes, without a copy; its stubs do not say so.
+            message.MergeFromString(cast("bytes", view[start:end]))
+            yield
+    return request
+
+
+def count(data: bytes | bytearray) -> Generator[None, None, list[Piece]]:
+    """What nobody knows counts as well: to pass over it takes as long.
+
+    Where it ends too soon, or has a field that reaches out of its message, it is one piece, and
+    whoever reads that will notice.
+    """
+    whole = [Piece("", 0, len(data))]
     try:
-        yield from count(payload)
+        pieces = yield from cut(data)
     except IndexError:  # it ends where it should go on
-        return
+        return whole
+    return whole if pieces is None else pieces
 
 
-def count(data: bytes | bytearray) -> Iterator[None]:
-    """What nobody knows counts as well: to pass over it takes as long."""
+def cut(data: bytes | bytearray) -> Generator[None, None, list[Piece] | None]:
     at, end, places = 0, len(data), REQUEST
     around: list[tuple[int, Places]] = []  # where the messages end that this one is in
-    parts = messages = fields = 0
+    parts = messages = fields = inside = 0
+    # The next piece: of which message, from where on, and how many parts were before it.
+    pieces: list[Piece] = []
+    name, since, before = "", 0, 0
+    is_whole = True
     while True:
         while at >= end:
+            is_whole = is_whole and at == end
+            if len(around) < 2:
+                pieces.append(Piece(name, since, at))
+                name, since, before = "", at, parts
             if not around:
                 if parts > MOST_PARTS:
                     refuse(MOST_PARTS, "fields in all")
-                return
+                return pieces if is_whole else None
             end, places = around.pop()
+        depth = len(around)
         parts += 1
         if not parts % SLICE:
             if parts > MOST_PARTS:
                 refuse(MOST_PARTS, "fields in all")
             yield
-        if not around:
+        if depth > 1:
+            inside += 1
+            if inside > MOST_INSIDE:
+                refuse(MOST_INSIDE, "fields in one of its messages")
+        elif parts - before > SLICE:
+            pieces.append(Piece(name, since, at))
+            since, before = at, parts
+        if not depth:
             fields += 1
             if fields > MOST_FIELDS:
                 refuse(MOST_FIELDS, "fields of its own")
+        begun = at
         tag = data[at]
         at += 1
         if tag > 127:
@@ -91,9 +140,14 @@ def count(data: bytes | bytearray) -> Iterator[None]:
             messages += 1
             if messages > MOST_MESSAGES:
                 refuse(MOST_MESSAGES, "messages in all")
-            if size:
-                around.append((end, places))
-                end, places = min(at + size, end), inner
+            is_whole = is_whole and at + size <= end
+            around.append((end, places))
+            end, places = min(at + size, end), inner
+            if not depth:
+                pieces.append(Piece("", since, begun))
+                name, since, before = NAMES[tag >> 3], at, parts
+            elif depth == 1:
+                inside = 0
         elif kind == VARINT:
             last = at + 9
             while data[at] > 127 and at < last:
@@ -104,7 +158,7 @@ def count(data: bytes | bytearray) -> Iterator[None]:
         elif kind == GROUP:
             raise BadRequestError("the request has a group in it, and none may; leave it out")
         else:
-            return  # there is no such kind
+            return None  # there is no such kind
 
 
 def number(data: bytes | bytearray, at: int) -> tuple[int, int]:

@@ -30,9 +30,9 @@ from crabtalk.protocol import (
     TooLargeError,
     UnauthorizedError,
     UnavailableError,
-    check_parts,
     encode_reply,
     error_message,
+    read_parts,
     wire,
 )
 
@@ -309,10 +309,10 @@ class Connection(Link):
             return
         self._listener.requests += 1
         try:
-            refusal = await self._counted(item) if len(item) > LARGE_FRAME else None
+            request = await self._request_in(item)
             self._pending_bytes -= len(item)
-            answer = self._replies(item, refusal)
-            del item  # it was parsed, and the answer may take as long as a turn
+            answer = self._replies(request)
+            del item, request  # the answer may take as long as a turn
             self._account()
             async with aclosing(answer) as replies:
                 write = self.write_now if self._shape is Shape.ONE else self.write
@@ -334,13 +334,9 @@ class Connection(Link):
             self._shape = Shape.ONE
             self.flush()
 
-    def _replies(self, frame: Frame, refusal: RequestError | None) -> AsyncGenerator[Reply, None]:
-        if refusal is not None:
-            return only(refusal)
-        try:
-            message = parse(frame)
-        except DecodeError:
-            return only(BadRequestError("the frame is not a ClientMessage"))
+    def _replies(self, message: wire.ClientMessage | RequestError) -> AsyncGenerator[Reply, None]:
+        if isinstance(message, RequestError):
+            return only(message)
         if self._listener.draining:
             return only(shutting_down())
         if (name := message.WhichOneof("msg")) is not None:
@@ -349,19 +345,24 @@ class Connection(Link):
             return only(UnavailableError("the client left before its stream began"))
         return self._listener.server.answer(message)
 
-    async def _counted(self, frame: Frame) -> RequestError | None:
-        """What it is refused with, if it has too many parts, or such as cannot be counted.
-
-        Large frames take turns, a slice of one at a time: however many come at once, others are
-        answered in between, and one that is soon counted does not wait for all the others.
-        """
-        await self._listener.turn()
+    async def _request_in(self, frame: Frame) -> wire.ClientMessage | RequestError:
         try:
-            for _ in check_parts(frame):
-                await self._listener.turn()
-        except RequestError as error:
+            return parse(frame) if len(frame) <= LARGE_FRAME else await self._read_parts(frame)
+        except DecodeError:
+            return BadRequestError("the frame is not a ClientMessage")
+        except RequestError as error:  # too many parts, or such as cannot be counted
             return error
-        return None
+
+    async def _read_parts(self, frame: Frame) -> wire.ClientMessage:
+        """Large frames take turns, a slice of one at a time: however many come at once, others are
+        answered in between, and one that is soon read does not wait for all the others."""
+        slices = read_parts(frame)
+        while True:
+            await self._listener.turn()
+            try:
+                next(slices)
+            except StopIteration as done:
+                return cast("wire.ClientMessage", done.value)
 
     def _say(self, error: RequestError) -> None:
         self.write_now(encode_reply("error", error_message(error)))
