@@ -22,6 +22,7 @@ from tests.daemon.child import Child
 from tests.daemon.served import PATIENCE
 from tests.model_server import ROOT, ModelServer, model_server
 from tests.scripted import RawPeer
+from tests.stalls import stolen
 from tests.warm import PIPE, Program, Started
 
 # Of the daemon's own time, between a ping and its answer: what the loop did in between.
@@ -154,9 +155,9 @@ class Watch:
 
     def _now(self) -> tuple[float, float]:
         """The time its loop has run; and that of the clock, less what the two stood in line, and
-        less what this process did itself meanwhile."""
-        worked, stood = scheduled(self.pid)
-        return worked, time.monotonic() - stood - sum(scheduled(os.getpid()))
+        less what this process did itself meanwhile. Both without what the machine was robbed of."""
+        (worked, stood), lost = scheduled(self.pid), stolen()
+        return worked - lost, time.monotonic() - lost - stood - sum(scheduled(os.getpid()))
 
     @property
     def held_up(self) -> float:

@@ -49,6 +49,12 @@ def structures(count: int, inside: int) -> Iterator[bytes]:
             yield memory(entry(part * each) * entries)
 
 
+def laborious(size: int) -> bytes:
+    """Empty texts in messages that may have as many."""
+    some = entry(b"\x2a\x00" * 4000)
+    return memory(some * (size // len(some)))
+
+
 async def knocked(fired_at: Target, data: bytes) -> wire.ServerMessage:
     peer = await fired_at.peer()
     peer.writer.write(framed(data))
@@ -100,7 +106,7 @@ async def test_as_many_parts_as_there_may_be_hold_nobody_up(tmp_path: Path, ever
 async def test_many_who_send_such_frames_at_once_hold_nobody_up(
     tmp_path: Path, size: int, crowd: int
 ) -> None:
-    data = memory(entry(b"\x2a\x00" * (size // 2)))
+    data = laborious(size)
     async with target(tmp_path) as fired_at:
         async with fired_at.beside() as watch:
             while len(watch.worked) < 10:
@@ -113,7 +119,7 @@ async def test_many_who_send_such_frames_at_once_hold_nobody_up(
 async def test_a_frame_that_is_soon_read_does_not_wait_for_those_that_are_not(
     tmp_path: Path,
 ) -> None:
-    data = memory(entry(b"\x2a\x00" * (WHOLE // 2)))
+    data = laborious(WHOLE)
     request = wire.ClientMessage(send=wire.SendMsg(agent="nobody", content="x" * 100_000))
     async with target(tmp_path) as fired_at:
         peers = [await fired_at.peer() for _ in range(8)]

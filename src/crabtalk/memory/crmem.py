@@ -36,18 +36,21 @@ class Contents:
 def encode(entries: Iterable[Entry], next_id: int) -> bytes:
     """The file. Entries go in by id."""
     ordered = sorted(entries, key=lambda entry: entry.id)
-    pieces = [HEADER.pack(MAGIC, VERSION, 0), BODY.pack(next_id, len(ordered))]
+    # No list of its pieces: to let go of a million of them takes the interpreter 40 ms.
+    data = bytearray(HEADER.pack(MAGIC, VERSION, 0) + BODY.pack(next_id, len(ordered)))
     for entry in ordered:
-        pieces.append(PREFIX.pack(entry.id, entry.created_at, entry.kind))
-        pieces += (*text(entry.name), *text(entry.content), LENGTH.pack(len(entry.aliases)))
+        data += PREFIX.pack(entry.id, entry.created_at, entry.kind)
+        data += text(entry.name)
+        data += text(entry.content)
+        data += LENGTH.pack(len(entry.aliases))
         for alias in entry.aliases:
-            pieces += text(alias)
-    return b"".join(pieces)
+            data += text(alias)
+    return bytes(data)
 
 
-def text(value: str) -> tuple[bytes, bytes]:
+def text(value: str) -> bytes:
     data = value.encode()
-    return LENGTH.pack(len(data)), data
+    return LENGTH.pack(len(data)) + data
 
 
 def decode(data: bytes) -> Contents:
