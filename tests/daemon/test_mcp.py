@@ -705,6 +705,7 @@ async def test_a_daemon_that_is_killed_leaves_neither_host_nor_servers(home: Pat
 
 
 @pytest.mark.req("mcp.host.death")
+@pytest.mark.slow
 async def test_a_daemon_does_not_notice_the_death_of_its_host_but_for_the_servers(
     home: Path,
 ) -> None:

@@ -235,6 +235,7 @@ ON CONFLICT (key) DO UPDATE SET owner = $1, expires_at = clock_timestamp() + int
     ("word", "body"),
     [("answer", b"\xff\xff"), ("answer", b""), ("refusal", b"no")],
 )
+@pytest.mark.slow
 async def test_a_daemon_that_answers_nonsense_is_a_clear_error(
     tmp_path: Path, postgres_url: str, word: str, body: bytes
 ) -> None:

@@ -23,10 +23,13 @@ def read(payload: bytes | bytearray) -> tuple[wire.ClientMessage, int]:
 
 
 def is_refused(payload: bytes | bytearray) -> bool:
+    """For what it is made of, and not because it is no request."""
     try:
         read(payload)
     except RequestError:
         return True
+    except DecodeError:
+        pass
     return False
 
 

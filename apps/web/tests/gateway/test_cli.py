@@ -167,6 +167,7 @@ async def test_it_listens_elsewhere_only_with_tls_and_a_name(tmp_path: Path) -> 
 
 
 @pytest.mark.req("web.cli.pair")
+@pytest.mark.slow
 async def test_pairing_with_a_relay_elsewhere_and_running_the_gateway_alone(tmp_path: Path) -> None:
     async with (
         served(tmp_path, agents=AGENTS, hooks={}) as daemon,

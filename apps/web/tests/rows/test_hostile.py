@@ -132,6 +132,7 @@ def calls(words: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.req("rows.hostile.output")
+@pytest.mark.slow
 async def test_no_call_result_name_or_file_of_a_stranger_becomes_more_than_text(page: Page) -> None:
     strange = [*hostile.SCRIPTS, *hostile.TERMINAL, *hostile.ADDRESSES[:6]]
     for at in range(0, len(strange), 12):
