@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 PAUSE = 0.002
+STAT = Path("/proc/stat")
 
 
 @asynccontextmanager
@@ -40,8 +41,10 @@ async def tick(late: list[float]) -> None:
 
 def stolen() -> float:
     """Seconds that a host has given cores of this machine to others of its guests. To whatever ran
-    on them here it looks as if it had taken that long."""
-    first, *_ = Path("/proc/stat").read_text().splitlines()
+    on them here it looks as if it had taken that long. None, where the system does not say."""
+    if not STAT.exists():
+        return 0.0
+    first, *_ = STAT.read_text().splitlines()
     return int(first.split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
