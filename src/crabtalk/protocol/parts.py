@@ -87,6 +87,7 @@ def count(data: bytes | bytearray) -> Generator[None, None, list[Piece]]:
 
 
 def cut(data: bytes | bytearray) -> Generator[None, None, list[Piece] | None]:
+    """The pieces, a slice or so each; None where the bytes are no message. Raises IndexError."""
     at, end, places = 0, len(data), REQUEST
     around: list[tuple[int, Places]] = []  # where the messages end that this one is in
     parts = messages = fields = inside = 0
