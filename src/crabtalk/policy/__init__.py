@@ -1,0 +1,1 @@
+"""Who may do what: origins of runs, permission rules, modes, approvals and confinement."""
