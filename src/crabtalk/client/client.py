@@ -177,6 +177,9 @@ class Client:
         cwd: str | None = None,
         guest: str | None = None,
         tool_choice: str | None = None,
+        mode: str | None = None,
+        unattended: bool | None = None,
+        origin: str | None = None,
     ) -> wire.SendResponse:
         """Runs one turn and returns the complete answer. No deadline: a turn may take minutes.
 
@@ -189,6 +192,9 @@ class Client:
             cwd=cwd,
             guest=guest,
             tool_choice=tool_choice,
+            mode=mode,
+            unattended=unattended,
+            origin=origin,
         )
         reply: wire.SendResponse = await self._ask("send", request, timed=False)
         return reply
@@ -203,6 +209,9 @@ class Client:
         guest: str | None = None,
         tool_choice: str | None = None,
         detach: bool | None = None,
+        mode: str | None = None,
+        unattended: bool | None = None,
+        origin: str | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Runs one turn and yields its events. The last is a StreamEnd; look at its `error`.
 
@@ -216,6 +225,9 @@ class Client:
             guest=guest,
             tool_choice=tool_choice,
             detach=detach,
+            mode=mode,
+            unattended=unattended,
+            origin=origin,
         )
         async with self._pool.lease() as lease:
             channel = lease.channel
@@ -236,10 +248,21 @@ class Client:
                 yield event
 
     async def reply_to_ask(
-        self, agent: str, content: str, *, sender: str = "", ask_id: str | None = None
+        self,
+        agent: str,
+        content: str,
+        *,
+        sender: str = "",
+        ask_id: str | None = None,
+        as_owner: bool | None = None,
     ) -> None:
-        """Answers what the conversation's run is waiting on: the oldest ask, or that one."""
-        request = wire.ReplyToAsk(agent=agent, sender=sender, content=content, ask_id=ask_id)
+        """Answers what the conversation's run is waiting on: the oldest ask, or that one.
+
+        Approvals for other people's runs want `ask_id` and `as_owner`.
+        """
+        request = wire.ReplyToAsk(
+            agent=agent, sender=sender, content=content, ask_id=ask_id, as_owner=as_owner
+        )
         await self._ask("reply_to_ask", request)
 
     async def steer_session(self, agent: str, content: str, *, sender: str = "") -> None:
@@ -312,6 +335,22 @@ class Client:
     async def set_title(self, agent: str, title: str, *, sender: str | None = None) -> None:
         """Names a conversation for people."""
         await self._ask("set_title", wire.SetTitleMsg(agent=agent, sender=sender, title=title))
+
+    async def set_mode(
+        self, agent: str, mode: str | None = None, *, sender: str | None = None
+    ) -> wire.ModeInfo:
+        """Sets the permission mode of a conversation. None asks for it, "" takes it back."""
+        request = wire.SetModeMsg(agent=agent, sender=sender, mode=mode)
+        reply: wire.ModeInfo = await self._ask("set_mode", request)
+        return reply
+
+    async def explain_agent(
+        self, agent: str, *, sender: str | None = None, mode: str | None = None
+    ) -> wire.AgentPermissions:
+        """What a sender may do with an agent, and why."""
+        request = wire.ExplainAgentMsg(agent=agent, sender=sender, mode=mode)
+        reply: wire.AgentPermissions = await self._ask("explain_agent", request)
+        return reply
 
     async def search_sessions(
         self,
@@ -439,10 +478,15 @@ class Client:
         return self._feed("subscribe_events", request)
 
     async def subscribe_event(
-        self, source: str, target_agent: str, *, once: bool = False
+        self, source: str, target_agent: str, *, once: bool = False, sender: str | None = None
     ) -> wire.SubscriptionInfo:
-        """From now on, runs `target_agent` whenever `source` is published."""
-        request = wire.SubscribeEventMsg(source=source, target_agent=target_agent, once=once)
+        """From now on, runs `target_agent` whenever `source` is published.
+
+        The runs have the rights of `sender`; without one, those of a stranger.
+        """
+        request = wire.SubscribeEventMsg(
+            source=source, target_agent=target_agent, once=once, sender=sender
+        )
         reply: wire.SubscriptionInfo = await self._ask("subscribe_event", request)
         return reply
 

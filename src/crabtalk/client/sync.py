@@ -120,6 +120,8 @@ class SyncClient:
     list_memory = call(Client.list_memory)
     replace_memory = call(Client.replace_memory)
     set_title = call(Client.set_title)
+    set_mode = call(Client.set_mode)
+    explain_agent = call(Client.explain_agent)
 
     list_agents = call(Client.list_agents)
     get_agent = call(Client.get_agent)

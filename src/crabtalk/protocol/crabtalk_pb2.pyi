@@ -155,6 +155,8 @@ class _AgentEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentE
     """Of one model call: `usage`."""
     COMPACTED: _AgentEventKind.ValueType  # 107
     """The history was folded away; `content` is the archive's title."""
+    MODE_CHANGED: _AgentEventKind.ValueType  # 108
+    """The conversation's permission mode was changed; `content` is the new one."""
 
 class AgentEventKind(_AgentEventKind, metaclass=_AgentEventKindEnumTypeWrapper): ...
 
@@ -187,6 +189,8 @@ CONTEXT_USAGE: AgentEventKind.ValueType  # 106
 """Of one model call: `usage`."""
 COMPACTED: AgentEventKind.ValueType  # 107
 """The history was folded away; `content` is the archive's title."""
+MODE_CHANGED: AgentEventKind.ValueType  # 108
+"""The conversation's permission mode was changed; `content` is the new one."""
 Global___AgentEventKind: _TypeAlias = AgentEventKind  # noqa: Y015
 
 @_typing.final
@@ -239,6 +243,8 @@ class ClientMessage(_message.Message):
     LIST_MEMORY_FIELD_NUMBER: _builtins.int
     REPLACE_MEMORY_FIELD_NUMBER: _builtins.int
     SET_TITLE_FIELD_NUMBER: _builtins.int
+    SET_MODE_FIELD_NUMBER: _builtins.int
+    EXPLAIN_AGENT_FIELD_NUMBER: _builtins.int
     extension: _builtins.bytes
     """Opaque bytes for servers that embed this protocol in a larger one."""
     @_builtins.property
@@ -323,6 +329,10 @@ class ClientMessage(_message.Message):
     def replace_memory(self) -> Global___ReplaceMemoryMsg: ...
     @_builtins.property
     def set_title(self) -> Global___SetTitleMsg: ...
+    @_builtins.property
+    def set_mode(self) -> Global___SetModeMsg: ...
+    @_builtins.property
+    def explain_agent(self) -> Global___ExplainAgentMsg: ...
     def __init__(
         self,
         *,
@@ -367,12 +377,14 @@ class ClientMessage(_message.Message):
         list_memory: Global___ListMemoryMsg | None = ...,
         replace_memory: Global___ReplaceMemoryMsg | None = ...,
         set_title: Global___SetTitleMsg | None = ...,
+        set_mode: Global___SetModeMsg | None = ...,
+        explain_agent: Global___ExplainAgentMsg | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "set_title", b"set_title", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "explain_agent", b"explain_agent", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "set_mode", b"set_mode", "set_title", b"set_title", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "set_title", b"set_title", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "explain_agent", b"explain_agent", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "set_mode", b"set_mode", "set_title", b"set_title", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["send", "stream", "reply_to_ask", "list_active_conversations", "kill", "compact", "list_conversations", "set_active_model", "list_mcps", "list_agents", "get_agent", "create_agent", "update_agent", "delete_agent", "list_skills", "ping", "get_config", "reload", "get_stats", "subscribe_events", "list_models", "get_conversation_history", "delete_conversation", "subscribe_event", "unsubscribe_event", "list_subscriptions", "publish_event", "steer_session", "upsert_mcp", "delete_mcp", "rename_agent", "subscribe_mcp_events", "extension", "hello", "search_sessions", "list_messages", "list_archives", "search_memory", "list_memory", "replace_memory", "set_title"]  # noqa: Y015
+    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["send", "stream", "reply_to_ask", "list_active_conversations", "kill", "compact", "list_conversations", "set_active_model", "list_mcps", "list_agents", "get_agent", "create_agent", "update_agent", "delete_agent", "list_skills", "ping", "get_config", "reload", "get_stats", "subscribe_events", "list_models", "get_conversation_history", "delete_conversation", "subscribe_event", "unsubscribe_event", "list_subscriptions", "publish_event", "steer_session", "upsert_mcp", "delete_mcp", "rename_agent", "subscribe_mcp_events", "extension", "hello", "search_sessions", "list_messages", "list_archives", "search_memory", "list_memory", "replace_memory", "set_title", "set_mode", "explain_agent"]  # noqa: Y015
     _WhichOneofArgType_msg: _TypeAlias = _typing.Literal["msg", b"msg"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_msg) -> _WhichOneofReturnType_msg | None: ...
 
@@ -411,6 +423,8 @@ class ServerMessage(_message.Message):
     ARCHIVE_LIST_FIELD_NUMBER: _builtins.int
     MEMORY_HITS_FIELD_NUMBER: _builtins.int
     MEMORY_PAGE_FIELD_NUMBER: _builtins.int
+    MODE_INFO_FIELD_NUMBER: _builtins.int
+    AGENT_PERMISSIONS_FIELD_NUMBER: _builtins.int
     extension: _builtins.bytes
     @_builtins.property
     def error(self) -> Global___ErrorMsg: ...
@@ -466,6 +480,10 @@ class ServerMessage(_message.Message):
     def memory_hits(self) -> Global___MemoryHitList: ...
     @_builtins.property
     def memory_page(self) -> Global___MemoryPage: ...
+    @_builtins.property
+    def mode_info(self) -> Global___ModeInfo: ...
+    @_builtins.property
+    def agent_permissions(self) -> Global___AgentPermissions: ...
     def __init__(
         self,
         *,
@@ -496,12 +514,14 @@ class ServerMessage(_message.Message):
         archive_list: Global___ArchiveList | None = ...,
         memory_hits: Global___MemoryHitList | None = ...,
         memory_page: Global___MemoryPage | None = ...,
+        mode_info: Global___ModeInfo | None = ...,
+        agent_permissions: Global___AgentPermissions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "memory_page", b"memory_page", "message_page", b"message_page", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "agent_permissions", b"agent_permissions", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "memory_page", b"memory_page", "message_page", b"message_page", "mode_info", b"mode_info", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "memory_page", b"memory_page", "message_page", b"message_page", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "agent_permissions", b"agent_permissions", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "memory_page", b"memory_page", "message_page", b"message_page", "mode_info", b"mode_info", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["error", "pong", "response", "stream", "active_conversations", "compact", "conversation_list", "mcp_list", "agent_info", "agent_list", "skill_list", "config", "stats", "agent_event", "model_list", "conversation_history", "subscription_info", "subscription_list", "mcp_info", "mcp_event", "extension", "welcome", "session_hits", "message_page", "archive_list", "memory_hits", "memory_page"]  # noqa: Y015
+    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["error", "pong", "response", "stream", "active_conversations", "compact", "conversation_list", "mcp_list", "agent_info", "agent_list", "skill_list", "config", "stats", "agent_event", "model_list", "conversation_history", "subscription_info", "subscription_list", "mcp_info", "mcp_event", "extension", "welcome", "session_hits", "message_page", "archive_list", "memory_hits", "memory_page", "mode_info", "agent_permissions"]  # noqa: Y015
     _WhichOneofArgType_msg: _TypeAlias = _typing.Literal["msg", b"msg"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_msg) -> _WhichOneofReturnType_msg | None: ...
 
@@ -585,6 +605,9 @@ class SendMsg(_message.Message):
     CWD_FIELD_NUMBER: _builtins.int
     GUEST_FIELD_NUMBER: _builtins.int
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    UNATTENDED_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     content: _builtins.str
     sender: _builtins.str
@@ -595,6 +618,16 @@ class SendMsg(_message.Message):
     """The agent that speaks on this turn in place of the conversation's own."""
     tool_choice: _builtins.str
     """"auto", "none", "required" or the name of a tool."""
+    mode: _builtins.str
+    """The permission mode of this run: "plan", "ask", "accept-edits" or "auto". Absent: the
+    conversation's.
+    """
+    unattended: _builtins.bool
+    """True: nobody can answer questions, so a call that would need an approval is refused at once."""
+    origin: _builtins.str
+    """The sender in whose name the run acts, when that is not `sender`: a scheduler names the person
+    who set the job up.
+    """
     def __init__(
         self,
         *,
@@ -604,27 +637,42 @@ class SendMsg(_message.Message):
         cwd: _builtins.str | None = ...,
         guest: _builtins.str | None = ...,
         tool_choice: _builtins.str | None = ...,
+        mode: _builtins.str | None = ...,
+        unattended: _builtins.bool | None = ...,
+        origin: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_guest", b"_guest", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "cwd", b"cwd", "guest", b"guest", "sender", b"sender", "tool_choice", b"tool_choice"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_guest", b"_guest", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "cwd", b"cwd", "guest", b"guest", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_guest", b"_guest", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "agent", b"agent", "content", b"content", "cwd", b"cwd", "guest", b"guest", "sender", b"sender", "tool_choice", b"tool_choice"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_guest", b"_guest", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "agent", b"agent", "content", b"content", "cwd", b"cwd", "guest", b"guest", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cwd: _TypeAlias = _typing.Literal["cwd"]  # noqa: Y015
     _WhichOneofArgType__cwd: _TypeAlias = _typing.Literal["_cwd", b"_cwd"]  # noqa: Y015
     _WhichOneofReturnType__guest: _TypeAlias = _typing.Literal["guest"]  # noqa: Y015
     _WhichOneofArgType__guest: _TypeAlias = _typing.Literal["_guest", b"_guest"]  # noqa: Y015
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
+    _WhichOneofReturnType__origin: _TypeAlias = _typing.Literal["origin"]  # noqa: Y015
+    _WhichOneofArgType__origin: _TypeAlias = _typing.Literal["_origin", b"_origin"]  # noqa: Y015
     _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
     _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
     _WhichOneofReturnType__tool_choice: _TypeAlias = _typing.Literal["tool_choice"]  # noqa: Y015
     _WhichOneofArgType__tool_choice: _TypeAlias = _typing.Literal["_tool_choice", b"_tool_choice"]  # noqa: Y015
+    _WhichOneofReturnType__unattended: _TypeAlias = _typing.Literal["unattended"]  # noqa: Y015
+    _WhichOneofArgType__unattended: _TypeAlias = _typing.Literal["_unattended", b"_unattended"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cwd) -> _WhichOneofReturnType__cwd | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__guest) -> _WhichOneofReturnType__guest | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__origin) -> _WhichOneofReturnType__origin | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tool_choice) -> _WhichOneofReturnType__tool_choice | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unattended) -> _WhichOneofReturnType__unattended | None: ...
 
 Global___SendMsg: _TypeAlias = SendMsg  # noqa: Y015
 
@@ -641,6 +689,9 @@ class StreamMsg(_message.Message):
     GUEST_FIELD_NUMBER: _builtins.int
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
     DETACH_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    UNATTENDED_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     content: _builtins.str
     sender: _builtins.str
@@ -649,6 +700,10 @@ class StreamMsg(_message.Message):
     tool_choice: _builtins.str
     detach: _builtins.bool
     """True: the run goes on when this connection goes away."""
+    mode: _builtins.str
+    """As in SendMsg."""
+    unattended: _builtins.bool
+    origin: _builtins.str
     def __init__(
         self,
         *,
@@ -659,10 +714,13 @@ class StreamMsg(_message.Message):
         guest: _builtins.str | None = ...,
         tool_choice: _builtins.str | None = ...,
         detach: _builtins.bool | None = ...,
+        mode: _builtins.str | None = ...,
+        unattended: _builtins.bool | None = ...,
+        origin: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_detach", b"_detach", "_guest", b"_guest", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "cwd", b"cwd", "detach", b"detach", "guest", b"guest", "sender", b"sender", "tool_choice", b"tool_choice"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_detach", b"_detach", "_guest", b"_guest", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "cwd", b"cwd", "detach", b"detach", "guest", b"guest", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_detach", b"_detach", "_guest", b"_guest", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "agent", b"agent", "content", b"content", "cwd", b"cwd", "detach", b"detach", "guest", b"guest", "sender", b"sender", "tool_choice", b"tool_choice"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_detach", b"_detach", "_guest", b"_guest", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "agent", b"agent", "content", b"content", "cwd", b"cwd", "detach", b"detach", "guest", b"guest", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cwd: _TypeAlias = _typing.Literal["cwd"]  # noqa: Y015
     _WhichOneofArgType__cwd: _TypeAlias = _typing.Literal["_cwd", b"_cwd"]  # noqa: Y015
@@ -670,10 +728,16 @@ class StreamMsg(_message.Message):
     _WhichOneofArgType__detach: _TypeAlias = _typing.Literal["_detach", b"_detach"]  # noqa: Y015
     _WhichOneofReturnType__guest: _TypeAlias = _typing.Literal["guest"]  # noqa: Y015
     _WhichOneofArgType__guest: _TypeAlias = _typing.Literal["_guest", b"_guest"]  # noqa: Y015
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
+    _WhichOneofReturnType__origin: _TypeAlias = _typing.Literal["origin"]  # noqa: Y015
+    _WhichOneofArgType__origin: _TypeAlias = _typing.Literal["_origin", b"_origin"]  # noqa: Y015
     _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
     _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
     _WhichOneofReturnType__tool_choice: _TypeAlias = _typing.Literal["tool_choice"]  # noqa: Y015
     _WhichOneofArgType__tool_choice: _TypeAlias = _typing.Literal["_tool_choice", b"_tool_choice"]  # noqa: Y015
+    _WhichOneofReturnType__unattended: _TypeAlias = _typing.Literal["unattended"]  # noqa: Y015
+    _WhichOneofArgType__unattended: _TypeAlias = _typing.Literal["_unattended", b"_unattended"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cwd) -> _WhichOneofReturnType__cwd | None: ...
     @_typing.overload
@@ -681,9 +745,15 @@ class StreamMsg(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__guest) -> _WhichOneofReturnType__guest | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__origin) -> _WhichOneofReturnType__origin | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tool_choice) -> _WhichOneofReturnType__tool_choice | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unattended) -> _WhichOneofReturnType__unattended | None: ...
 
 Global___StreamMsg: _TypeAlias = StreamMsg  # noqa: Y015
 
@@ -697,11 +767,16 @@ class ReplyToAsk(_message.Message):
     SENDER_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
     ASK_ID_FIELD_NUMBER: _builtins.int
+    AS_OWNER_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
     content: _builtins.str
     ask_id: _builtins.str
     """Which ask it answers. Absent: the oldest that waits."""
+    as_owner: _builtins.bool
+    """True: the owner answers. Approvals for runs of other people (`for_owner`) take no other reply,
+    and must be named by `ask_id`.
+    """
     def __init__(
         self,
         *,
@@ -709,13 +784,19 @@ class ReplyToAsk(_message.Message):
         sender: _builtins.str = ...,
         content: _builtins.str = ...,
         ask_id: _builtins.str | None = ...,
+        as_owner: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ask_id", b"_ask_id", "ask_id", b"ask_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_as_owner", b"_as_owner", "_ask_id", b"_ask_id", "as_owner", b"as_owner", "ask_id", b"ask_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ask_id", b"_ask_id", "agent", b"agent", "ask_id", b"ask_id", "content", b"content", "sender", b"sender"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_owner", b"_as_owner", "_ask_id", b"_ask_id", "agent", b"agent", "as_owner", b"as_owner", "ask_id", b"ask_id", "content", b"content", "sender", b"sender"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__as_owner: _TypeAlias = _typing.Literal["as_owner"]  # noqa: Y015
+    _WhichOneofArgType__as_owner: _TypeAlias = _typing.Literal["_as_owner", b"_as_owner"]  # noqa: Y015
     _WhichOneofReturnType__ask_id: _TypeAlias = _typing.Literal["ask_id"]  # noqa: Y015
     _WhichOneofArgType__ask_id: _TypeAlias = _typing.Literal["_ask_id", b"_ask_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__as_owner) -> _WhichOneofReturnType__as_owner | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ask_id) -> _WhichOneofReturnType__ask_id | None: ...
 
 Global___ReplyToAsk: _TypeAlias = ReplyToAsk  # noqa: Y015
@@ -982,21 +1063,30 @@ class StreamStart(_message.Message):
 
     AGENT_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     run_id: _builtins.str
     """The run's id, as subscribe_events has it."""
+    mode: _builtins.str
+    """The permission mode the run has."""
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
         run_id: _builtins.str | None = ...,
+        mode: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_run_id", b"_run_id", "run_id", b"run_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_run_id", b"_run_id", "mode", b"mode", "run_id", b"run_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_run_id", b"_run_id", "agent", b"agent", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_run_id", b"_run_id", "agent", b"agent", "mode", b"mode", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
     _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
     _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__run_id) -> _WhichOneofReturnType__run_id | None: ...
 
 Global___StreamStart: _TypeAlias = StreamStart  # noqa: Y015
@@ -1288,11 +1378,16 @@ class AskQuestion(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     MULTI_SELECT_FIELD_NUMBER: _builtins.int
+    APPROVAL_FIELD_NUMBER: _builtins.int
     question: _builtins.str
     header: _builtins.str
     multi_select: _builtins.bool
     @_builtins.property
     def options(self) -> _containers.RepeatedCompositeFieldContainer[Global___AskOption]: ...
+    @_builtins.property
+    def approval(self) -> Global___ApprovalRequest:
+        """Present when the question is whether a tool may be called."""
+
     def __init__(
         self,
         *,
@@ -1300,14 +1395,95 @@ class AskQuestion(_message.Message):
         header: _builtins.str = ...,
         options: _abc.Iterable[Global___AskOption] | None = ...,
         multi_select: _builtins.bool = ...,
+        approval: Global___ApprovalRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_approval", b"_approval", "approval", b"approval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_approval", b"_approval", "approval", b"approval", "header", b"header", "multi_select", b"multi_select", "options", b"options", "question", b"question"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__approval: _TypeAlias = _typing.Literal["approval"]  # noqa: Y015
+    _WhichOneofArgType__approval: _TypeAlias = _typing.Literal["_approval", b"_approval"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__approval) -> _WhichOneofReturnType__approval | None: ...
+
+Global___AskQuestion: _TypeAlias = AskQuestion  # noqa: Y015
+
+@_typing.final
+class ApprovalRequest(_message.Message):
+    """A tool call that waits for a person's yes. Show `call` as it is, monospaced, never as Markdown."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class EnvEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    CWD_FIELD_NUMBER: _builtins.int
+    ENV_FIELD_NUMBER: _builtins.int
+    ALWAYS_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    REQUESTED_BY_FIELD_NUMBER: _builtins.int
+    FOR_OWNER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    tool: _builtins.str
+    call: _builtins.str
+    """The whole call as a person reads it. Control and invisible characters are spelled out."""
+    cwd: _builtins.str
+    """Where it would run."""
+    always: _builtins.str
+    """What the answer "Always" would allow from now on, in words. Empty: it is not offered."""
+    digest: _builtins.str
+    """SHA-256 over agent, tool, arguments and directory. The answer holds for exactly these bytes."""
+    requested_by: _builtins.str
+    """The sender whose run asks."""
+    for_owner: _builtins.bool
+    """Only the owner may answer: the run belongs to somebody else."""
+    reason: _builtins.str
+    """Why it asks: the rule or the mode."""
+    @_builtins.property
+    def env(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Variables the call sets for its command."""
+
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        tool: _builtins.str = ...,
+        call: _builtins.str = ...,
+        cwd: _builtins.str = ...,
+        env: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        always: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        requested_by: _builtins.str = ...,
+        for_owner: _builtins.bool = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "multi_select", b"multi_select", "options", b"options", "question", b"question"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "always", b"always", "call", b"call", "cwd", b"cwd", "digest", b"digest", "env", b"env", "for_owner", b"for_owner", "reason", b"reason", "requested_by", b"requested_by", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AskQuestion: _TypeAlias = AskQuestion  # noqa: Y015
+Global___ApprovalRequest: _TypeAlias = ApprovalRequest  # noqa: Y015
 
 @_typing.final
 class AskOption(_message.Message):
@@ -1407,11 +1583,14 @@ class ActiveConversationInfo(_message.Message):
     MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
     ALIVE_SECS_FIELD_NUMBER: _builtins.int
     TITLE_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
     message_count: _builtins.int
     alive_secs: _builtins.int
     title: _builtins.str
+    mode: _builtins.str
+    """Its permission mode, where one was set for it."""
     def __init__(
         self,
         *,
@@ -1420,12 +1599,15 @@ class ActiveConversationInfo(_message.Message):
         message_count: _builtins.int = ...,
         alive_secs: _builtins.int = ...,
         title: _builtins.str = ...,
+        mode: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "mode", b"mode"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "alive_secs", b"alive_secs", "message_count", b"message_count", "sender", b"sender", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "agent", b"agent", "alive_secs", b"alive_secs", "message_count", b"message_count", "mode", b"mode", "sender", b"sender", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
 
 Global___ActiveConversationInfo: _TypeAlias = ActiveConversationInfo  # noqa: Y015
 
@@ -1485,6 +1667,7 @@ class ConversationInfo(_message.Message):
     MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
     ALIVE_SECS_FIELD_NUMBER: _builtins.int
     DATE_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
     seq: _builtins.int
@@ -1495,6 +1678,8 @@ class ConversationInfo(_message.Message):
     alive_secs: _builtins.int
     date: _builtins.str
     """"Today", "Yesterday" or YYYY-MM-DD."""
+    mode: _builtins.str
+    """Its permission mode, where one was set for it."""
     def __init__(
         self,
         *,
@@ -1506,12 +1691,15 @@ class ConversationInfo(_message.Message):
         message_count: _builtins.int = ...,
         alive_secs: _builtins.int = ...,
         date: _builtins.str = ...,
+        mode: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "mode", b"mode"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "alive_secs", b"alive_secs", "date", b"date", "file_path", b"file_path", "message_count", b"message_count", "sender", b"sender", "seq", b"seq", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "agent", b"agent", "alive_secs", b"alive_secs", "date", b"date", "file_path", b"file_path", "message_count", b"message_count", "mode", b"mode", "sender", b"sender", "seq", b"seq", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
 
 Global___ConversationInfo: _TypeAlias = ConversationInfo  # noqa: Y015
 
@@ -1766,6 +1954,170 @@ class SetTitleMsg(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
 
 Global___SetTitleMsg: _TypeAlias = SetTitleMsg  # noqa: Y015
+
+@_typing.final
+class SetModeMsg(_message.Message):
+    """Sets the permission mode of a conversation, or asks for it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    sender: _builtins.str
+    """Absent or empty: "user"."""
+    mode: _builtins.str
+    """"plan", "ask", "accept-edits" or "auto". Absent: nothing is changed. Empty: back to the agent's."""
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        sender: _builtins.str | None = ...,
+        mode: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_sender", b"_sender", "mode", b"mode", "sender", b"sender"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_sender", b"_sender", "agent", b"agent", "mode", b"mode", "sender", b"sender"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
+    _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
+    _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
+
+Global___SetModeMsg: _TypeAlias = SetModeMsg  # noqa: Y015
+
+@_typing.final
+class ModeInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    IS_SET_FIELD_NUMBER: _builtins.int
+    mode: _builtins.str
+    is_set: _builtins.bool
+    """True: set for this conversation. False: it is the agent's."""
+    def __init__(
+        self,
+        *,
+        mode: _builtins.str = ...,
+        is_set: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_set", b"is_set", "mode", b"mode"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModeInfo: _TypeAlias = ModeInfo  # noqa: Y015
+
+@_typing.final
+class ExplainAgentMsg(_message.Message):
+    """What a sender may do with an agent, and why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    sender: _builtins.str
+    """Absent or empty: "user"."""
+    mode: _builtins.str
+    """Absent: the conversation's mode."""
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        sender: _builtins.str | None = ...,
+        mode: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_sender", b"_sender", "mode", b"mode", "sender", b"sender"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_sender", b"_sender", "agent", b"agent", "mode", b"mode", "sender", b"sender"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
+    _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
+    _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
+
+Global___ExplainAgentMsg: _TypeAlias = ExplainAgentMsg  # noqa: Y015
+
+@_typing.final
+class AgentPermissions(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    ORIGIN_REASON_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    sender: _builtins.str
+    origin: _builtins.str
+    """"owner", "trusted" or "stranger"."""
+    origin_reason: _builtins.str
+    """Why the sender is that."""
+    mode: _builtins.str
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolPermission]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What holds for all tools: sandbox, folders, memory, sessions."""
+
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        sender: _builtins.str = ...,
+        origin: _builtins.str = ...,
+        origin_reason: _builtins.str = ...,
+        mode: _builtins.str = ...,
+        tools: _abc.Iterable[Global___ToolPermission] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "mode", b"mode", "notes", b"notes", "origin", b"origin", "origin_reason", b"origin_reason", "sender", b"sender", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentPermissions: _TypeAlias = AgentPermissions  # noqa: Y015
+
+@_typing.final
+class ToolPermission(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    tool: _builtins.str
+    verdict: _builtins.str
+    """"allow", "ask" or "deny"."""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        tool: _builtins.str = ...,
+        verdict: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "tool", b"tool", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolPermission: _TypeAlias = ToolPermission  # noqa: Y015
 
 @_typing.final
 class ListArchivesMsg(_message.Message):
@@ -3030,21 +3382,27 @@ class SubscribeEventMsg(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     TARGET_AGENT_FIELD_NUMBER: _builtins.int
     ONCE_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     target_agent: _builtins.str
     once: _builtins.bool
+    sender: _builtins.str
+    """Who sets it up: the runs it starts have this sender's rights. Absent: a stranger's."""
     def __init__(
         self,
         *,
         source: _builtins.str = ...,
         target_agent: _builtins.str = ...,
         once: _builtins.bool = ...,
+        sender: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sender", b"_sender", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["once", b"once", "source", b"source", "target_agent", b"target_agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sender", b"_sender", "once", b"once", "sender", b"sender", "source", b"source", "target_agent", b"target_agent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
+    _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
 
 Global___SubscribeEventMsg: _TypeAlias = SubscribeEventMsg  # noqa: Y015
 
@@ -3112,10 +3470,13 @@ class SubscriptionInfo(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     TARGET_AGENT_FIELD_NUMBER: _builtins.int
     ONCE_FIELD_NUMBER: _builtins.int
+    CREATED_BY_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     source: _builtins.str
     target_agent: _builtins.str
     once: _builtins.bool
+    created_by: _builtins.str
+    """Who set it up."""
     def __init__(
         self,
         *,
@@ -3123,12 +3484,15 @@ class SubscriptionInfo(_message.Message):
         source: _builtins.str = ...,
         target_agent: _builtins.str = ...,
         once: _builtins.bool = ...,
+        created_by: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_created_by", b"_created_by", "created_by", b"created_by"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "once", b"once", "source", b"source", "target_agent", b"target_agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_by", b"_created_by", "created_by", b"created_by", "id", b"id", "once", b"once", "source", b"source", "target_agent", b"target_agent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__created_by: _TypeAlias = _typing.Literal["created_by"]  # noqa: Y015
+    _WhichOneofArgType__created_by: _TypeAlias = _typing.Literal["_created_by", b"_created_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__created_by) -> _WhichOneofReturnType__created_by | None: ...
 
 Global___SubscriptionInfo: _TypeAlias = SubscriptionInfo  # noqa: Y015
 

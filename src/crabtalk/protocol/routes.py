@@ -65,5 +65,7 @@ ROUTES: dict[str, Route] = {
         Route("list_memory", "memory_page"),
         Route("replace_memory", "pong"),
         Route("set_title", "pong"),
+        Route("set_mode", "mode_info"),
+        Route("explain_agent", "agent_permissions"),
     )
 }

@@ -155,6 +155,12 @@ class Server:
     async def set_title(self, request: wire.SetTitleMsg) -> None:
         unsupported("set_title")
 
+    async def set_mode(self, request: wire.SetModeMsg) -> wire.ModeInfo:
+        unsupported("set_mode")
+
+    async def explain_agent(self, request: wire.ExplainAgentMsg) -> wire.AgentPermissions:
+        unsupported("explain_agent")
+
     async def search_sessions(self, request: wire.SearchSessionsMsg) -> wire.SessionHitList:
         unsupported("search_sessions")
 
