@@ -45,6 +45,7 @@ def add_conversation(answer: wire.ConversationList, handle: str, meta: Meta, day
         message_count=meta.message_count,
         alive_secs=max(0, int(lasted)),
         date=days.name(began) if began is not None else "",
+        mode=meta.mode or None,
     )
 
 

@@ -34,6 +34,7 @@ class ConversationsServer(Server):
                     message_count=conversation.meta.message_count,
                     alive_secs=int(now - conversation.since),
                     title=conversation.meta.title,
+                    mode=conversation.meta.mode or None,
                 )
                 for conversation in self._daemon.runtime.conversations
                 if conversation.exists

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from crabtalk import __version__
+from crabtalk.policy import parse_mode
 from crabtalk.protocol import (
     PROTOCOL_VERSION,
     BadRequestError,
@@ -27,6 +28,7 @@ from .conversations_server import ConversationsServer
 from .daemon import Daemon
 from .events_server import EventsServer
 from .mcp_server import McpServer
+from .permissions_server import PermissionsServer
 from .recall_server import RecallServer
 from .refusals import answered
 from .stream_events import stream_event, token_usage
@@ -35,7 +37,9 @@ LONGEST_SENDER = 1024
 LONGEST_PATH = 8192
 
 
-class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, RecallServer):
+class DaemonServer(
+    AgentsServer, ConversationsServer, EventsServer, McpServer, PermissionsServer, RecallServer
+):
     """One per process. What no part overrides answers 501."""
 
     def __init__(self, daemon: Daemon) -> None:
@@ -105,7 +109,7 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
         runtime = await self._daemon.ready()
         if not request.content.strip():
             raise BadRequestError("the message is empty; say something in content")
-        if len(request.sender) > LONGEST_SENDER:
+        if max(len(request.sender), len(request.origin)) > LONGEST_SENDER:
             raise BadRequestError(f"sender is longer than {LONGEST_SENDER} characters; shorten it")
         cwd = await directory(request.cwd) if request.cwd else None
         with answered():
@@ -119,6 +123,10 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
                 cwd=cwd,
                 tool_choice=request.tool_choice,
                 detached=detached,
+                attended=isinstance(request, wire.StreamMsg),
+                unattended=request.unattended,
+                mode=checked_mode(request.mode),
+                origin=request.origin,
             )
 
     async def kill(self, request: wire.KillMsg) -> None:
@@ -130,7 +138,9 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
 
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
         pair = Pair(request.agent, request.sender or DEFAULT_SENDER)
-        if self._daemon.asks.reply(pair, request.content, request.ask_id):
+        if self._daemon.asks.reply(
+            pair, request.content, request.ask_id, as_owner=request.as_owner
+        ):
             return
         if not await self._is_passed_on(wire.ClientMessage(reply_to_ask=request)):
             raise NotFoundError("nothing is being asked in this conversation")
@@ -149,6 +159,14 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
         with answered():
             archive = await runtime.compact(request.agent, request.sender, fresh=request.fresh)
         return wire.CompactResponse(summary=archive.summary)
+
+
+def checked_mode(word: str) -> str:
+    """Raises BadRequestError for what is no mode; empty is none."""
+    try:
+        return parse_mode(word).word if word else ""
+    except ValueError as error:
+        raise BadRequestError(str(error)) from None
 
 
 async def directory(text: str) -> Path:

@@ -66,6 +66,8 @@ class Bash(Tool):
     """Run a bash command; it leaves nothing in the background."""
 
     name: ClassVar[str] = "bash"
+    kind: ClassVar[str] = "shell"
+    target: ClassVar[str] = "command"
 
     command: str
     env: Annotated[dict[str, str], UNTOLD] = msgspec.field(default_factory=dict)

@@ -164,10 +164,16 @@ class Conversation:
         """Raises StorageError. Cancelled meanwhile, it is carried out first."""
         await to_the_end(self._patch(MetaRecord(title=title)))
 
-    async def approve(self, tool: str) -> None:
-        """No call of it needs a person's yes here from now on. Raises StorageError."""
-        if tool not in self.meta.approved:
-            await to_the_end(self._patch(MetaRecord(approved=(*self.meta.approved, tool))))
+    async def approve(self, rule: str) -> None:
+        """Calls that match it need no person's yes here from now on. Raises StorageError."""
+        if rule not in self.meta.approved:
+            await to_the_end(self._patch(MetaRecord(approved=(*self.meta.approved, rule))))
+
+    async def set_mode(self, mode: str) -> None:
+        """Raises StorageError. Cancelled meanwhile, it is carried out first."""
+        if not self.exists:
+            await self.append()
+        await to_the_end(self._patch(MetaRecord(mode=mode)))
 
     async def _patch(self, record: MetaRecord) -> None:
         async with self._writing:

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.storage import Pair
+from crabtalk.storage import Agent, Pair
 
 from .events import Done, Event, StopReason, ToolProgress
 from .hook import Env
 from .outlet import Outlet
+from .run_tree import RunTree
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,10 @@ class Parent(msgspec.Struct, frozen=True):
     keeper: str = ""  # of an agent made for the task: the agent whose memory it uses
     depth: int = 1  # runs above
     task: int = 0  # which of the call's tasks
+    # The agents of the runs above, as they were written, the first caller first. Whatever confines
+    # one of them confines this run too.
+    lineage: tuple[Agent, ...] = ()
+    tree: RunTree | None = None
 
 
 class Run:
@@ -36,7 +41,9 @@ class Run:
 
     __slots__ = (
         "_env",
+        "_origin",
         "accepts_steers",
+        "attended",
         "chain",
         "cwd",
         "detached",
@@ -45,14 +52,18 @@ class Run:
         "id",
         "is_guest",
         "killed",
+        "mode",
         "outlet",
         "pair",
         "parent",
+        "receipts",
         "said",
         "speaker",
         "steers",
         "stopping",
         "task",
+        "tree",
+        "unattended",
     )
 
     def __init__(
@@ -66,6 +77,7 @@ class Run:
         cwd: Path,
         is_guest: bool = False,
         parent: Parent | None = None,
+        origin: str = "",
     ) -> None:
         self.id = run_id
         self.pair = pair
@@ -73,6 +85,13 @@ class Run:
         self.cwd = cwd
         self.is_guest = is_guest
         self.parent = parent
+        self.tree = parent.tree if parent is not None and parent.tree is not None else RunTree(self)
+        self._origin = (parent.origin if parent is not None else "") or origin or pair.sender
+        self.mode = ""  # the permission mode asked for with this turn; empty: the conversation's
+        self.attended = True  # whoever started it sees what it asks
+        self.unattended = False  # and said that nobody will answer
+        # What people decided about its calls, for the log: (event, data).
+        self.receipts: list[tuple[str, dict[str, Any]]] = []
         self.outlet = Outlet(bound)
         self.steers: deque[str] = deque()
         self.said = ""  # what it answers, in the words it was said in
@@ -88,8 +107,13 @@ class Run:
 
     @property
     def origin(self) -> str:
-        """In whose name it acts: its sender, or for a delegated run that of its first ancestor."""
-        return (self.parent.origin if self.parent is not None else "") or self.pair.sender
+        """The sender in whose name it acts. Set where the first run begins, and inherited."""
+        return self._origin
+
+    @property
+    def lineage(self) -> tuple[Agent, ...]:
+        """The agents of the runs above it, the first caller first."""
+        return self.parent.lineage if self.parent is not None else ()
 
     @property
     def keeper(self) -> str:

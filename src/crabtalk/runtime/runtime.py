@@ -55,6 +55,10 @@ class TurnOptions(TypedDict, total=False):
     verbatim: bool  # the content is not looked through for commands
     detached: bool  # the run goes on when its listener leaves
     chain: int  # events that led to it, one after another
+    origin: str  # the sender in whose name it acts, if that is another
+    mode: str  # the permission mode of this turn; empty: the conversation's
+    attended: bool  # whoever starts it sees what it asks (the default)
+    unattended: bool  # nobody will answer what it asks
 
 
 class Runtime:
@@ -150,7 +154,12 @@ class Runtime:
             options.get("guest", ""),
             options.get("cwd"),
             options.get("parent"),
+            options.get("origin", ""),
         )
+        run.cwd = self.env.working_directory(primary, run.origin, run.cwd)
+        run.mode = options.get("mode", "")
+        run.attended = options.get("attended", True)
+        run.unattended = options.get("unattended", False)
         run.detached = options.get("detached", False)
         run.chain = options.get("chain", 0)
         run.said = content
@@ -248,14 +257,19 @@ class Runtime:
     # ── Acting on what runs ─────────────────────────────────────────────────────────────────
 
     async def kill(self, agent: str, sender: str = "") -> bool:
-        """Cancels the run in flight, whoever speaks in it. False when nothing was in flight.
+        """Cancels the run in flight, whoever speaks in it, and all that came of it or of earlier
+        turns, background included. False when nothing was in flight.
 
         Raises UnknownConversationError when there is no such conversation either.
         """
         pair = Pair(agent, sender or DEFAULT_SENDER)
         conversation = self.conversations.find(pair)
+        running = self._runs.below(pair)
         if conversation is not None and conversation.run is not None:
-            conversation.run.kill()
+            running.insert(0, conversation.run)
+        for run in running:
+            run.kill()
+        if running:
             return True
         is_known = conversation is not None and conversation.exists
         if not is_known and await self.storage.meta(pair) is None:
@@ -343,13 +357,33 @@ class Runtime:
     # ── Approvals ───────────────────────────────────────────────────────────────────────────
 
     def approved(self, pair: Pair) -> Collection[str]:
-        """Tools a person allowed in a conversation for good. Of one that is in use."""
+        """The rules a person allowed in a conversation for good. Of one that is in use."""
         conversation = self.conversations.find(pair)
         return conversation.meta.approved if conversation is not None else ()
 
-    async def approve(self, pair: Pair, tool: str) -> None:
+    async def approve(self, pair: Pair, rule: str) -> None:
         """Remembers one, with the conversation. From within a run of it. Raises StorageError."""
-        await self.conversations.get(pair).approve(tool)
+        await self.conversations.get(pair).approve(rule)
+
+    def mode(self, pair: Pair) -> str:
+        """The permission mode that was set for a conversation in use; empty without one."""
+        conversation = self.conversations.find(pair)
+        return conversation.meta.mode if conversation is not None else ""
+
+    async def set_mode(self, agent: str, mode: str, sender: str = "") -> None:
+        """Sets the permission mode of a conversation, at once, also while a turn of it runs. A
+        conversation that does not exist yet is created. Raises StorageError."""
+        self.agent(agent)
+        conversation = self.conversations.get(Pair(agent, sender or DEFAULT_SENDER))
+        try:
+            if conversation.run is not None and conversation.exists:
+                await conversation.set_mode(mode)
+                return
+            async with conversation.turn(conversation.join(first=True)):
+                await to_the_end(conversation.load())
+                await conversation.set_mode(mode)
+        finally:
+            self.conversations.trim()
 
     # ── Reading and removing ────────────────────────────────────────────────────────────────
 

@@ -36,6 +36,7 @@ from .hook import Env
 from .limits import Limits
 from .request import framing, has_found_images, messages, without_found_images
 from .run import Run
+from .run_tree import TreeLimitError
 from .tools import Calls
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class Turn:
                 return await self.finish(StopReason.CANCELLED)
             await self._prepare()
             reason, error = await self._loop()
-        except (ApiError, StorageError) as failure:
+        except (ApiError, StorageError, TreeLimitError) as failure:
             reason, error = StopReason.ERROR, str(failure)
             is_passing = isinstance(failure, StorageUnavailableError)
         except Exception as failure:
@@ -206,6 +207,7 @@ class Turn:
         return response
 
     async def _stream(self, request: Request) -> Response:
+        self._run.tree.add_model_call(self._limits)
         self._heard = False
         assembler = Assembler()
         announced = self._run.is_guest
@@ -227,6 +229,7 @@ class Turn:
         self._steps += 1
         if response.usage.total:
             self._usage = (self._usage or Usage()) + response.usage
+            self._run.tree.add_tokens(response.usage.total)
         return response
 
     def _announce(self, assembler: Assembler) -> bool:
@@ -260,6 +263,8 @@ class Turn:
                 )
                 for result in calls.results.values()
             ]
+            traces += [self._trace(event, **data) for event, data in self._run.receipts]
+            self._run.receipts.clear()
             await self._keep(calls.messages(), traces)
 
     async def _keep(

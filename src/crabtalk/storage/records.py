@@ -67,6 +67,7 @@ class MetaRecord(Value, frozen=True, tag_field="kind", tag="meta"):
     message_count: Count | None = None
     summary: str | None = None
     approved: tuple[str, ...] | None = None
+    mode: str | None = None
 
 
 Record = MessageRecord | EventRecord | MarkerRecord | MetaRecord
@@ -82,7 +83,8 @@ class Meta(Value, frozen=True):
     updated_at: str = ""
     message_count: int = 0
     summary: str = ""
-    approved: tuple[str, ...] = ()  # tools a person has allowed here once and for all
+    approved: tuple[str, ...] = ()  # rules for calls a person has allowed here for good
+    mode: str = ""  # the permission mode that was set here; empty: the agent's
 
     @property
     def pair(self) -> Pair:
@@ -105,6 +107,7 @@ class Meta(Value, frozen=True):
                     given(record.message_count, self.message_count),
                     given(record.summary, self.summary),
                     given(record.approved, self.approved),
+                    given(record.mode, self.mode),
                 )
         return self
 
@@ -118,6 +121,7 @@ class Meta(Value, frozen=True):
             updated_at=self.updated_at,
             message_count=self.message_count,
             approved=self.approved or None,
+            mode=self.mode or None,
         )
 
 
