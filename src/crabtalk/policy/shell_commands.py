@@ -31,7 +31,7 @@ class UnreadableCommandError(ValueError):
     """What a line would run cannot be told. The text says why; it completes "because ..."."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Word:
     """One word after quotes are removed. `may_split` means that the unknown part can become any
     number of words, so that nothing is known about it."""
@@ -64,7 +64,8 @@ ANYTHING = Word(UNKNOWN, may_split=True)
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """`> file`. For here-documents and here-strings the target is the text itself."""
+    """`> file`. For here-documents and here-strings the target is the text itself. The operator of an
+    input other than stdin begins with n."""
 
     operator: str
     target: Word
@@ -76,11 +77,11 @@ class Redirect:
     @property
     def writes_file(self) -> bool:
         """Whether it could create or change a file. /dev/null and copies of descriptors do not."""
-        if self.is_text or self.operator == "<":
+        if self.is_text or self.operator in ("<", "n<", "n<<<"):
             return False
         if self.target.text == "/dev/null":
             return False
-        is_copy = self.operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", self.target.text)
+        is_copy = self.operator in (">&", "<&", "n<&") and re.fullmatch(r"\d+-?|-", self.target.text)
         return not is_copy
 
 

@@ -104,6 +104,11 @@ def parse_commands(line: str) -> tuple[SimpleCommand, ...]:
         reader.read_text(line, depth=0, parent=None, is_guess=False)
     except RecursionError:
         raise UnreadableCommandError("it is nested too deeply") from None
+    if re.search(r"\$\{?(HOME|PWD)\b", line):
+        # A program below $HOME has a known name, unless the line changes what $HOME is.
+        for command in reader.found:
+            if any(name in ("HOME", "PWD") for name, _ in command.assignments):
+                raise UnreadableCommandError("it changes a variable that it names programs with")
     return tuple(reader.found)
 
 
@@ -137,7 +142,9 @@ class CommandReader:
                 if inner.text is not None:
                     self.read_text(inner.text, depth + 1, command, is_guess)
                 else:
-                    self.add_words(inner.words, (), inner.assignments, depth + 1, command, is_guess)
+                    self.add_words(
+                        inner.words, (), inner.assignments, depth + 1, command, is_guess, True
+                    )
             except UnreadableCommandError:
                 if not inner.is_guess or inner.starts_shell:
                     raise
@@ -150,11 +157,12 @@ class CommandReader:
         depth: int,
         parent: SimpleCommand | None,
         is_guess: bool,
+        is_inner: bool = False,
     ) -> None:
         program = read_program(words[0]) if words else ""
         via = (*parent.via, parent.program) if parent else ()
-        # What a wrapper reads from a here-document, the command inside it reads.
-        inherited = parent.redirects if parent is not None and not redirects else ()
+        # What a wrapper reads from a here-document, the command among its words reads.
+        inherited = parent.redirects if parent is not None and is_inner else ()
         command = SimpleCommand(
             program=program,
             path=words[0].text if words else "",
@@ -262,20 +270,25 @@ class TreeReader:
         redirects = node.children_by_field_name("redirect")
         if {child.id for child in node.children} - {one.id for one in redirects} - {body.id if body else 0}:
             raise UnreadableCommandError(DISAGREEMENT)
-        self._check_gaps(node)
         if body is not None and body.type != "command":
             self._walk(body)
+            self._check_separation(body.end_byte, redirects[0])
         self._read_command(body if body is not None and body.type == "command" else None, redirects)
 
     def _read_command(self, command: "Node | None", redirects: Sequence["Node"]) -> None:
         """One simple command; redirects may bring words of it along."""
         parts = [*(command.children if command else ()), *redirects]
         words: list[Node] = []
+        dashes: list[tuple[int, Word]] = []
         targets: list[Redirect] = []
         assignments: list[tuple[str, Word]] = []
         position = parts[0].start_byte
         for part in parts:
-            self._check_separation(position, part)
+            # The parser loses a lone dash before a here-document: `python3 - <<EOF`.
+            if re.fullmatch(rb"[ \t]+-[ \t]+", self._text[position : part.start_byte]):
+                dashes.append((position, Word("-")))
+            else:
+                self._check_separation(position, part)
             position = part.end_byte
             if part.type == "variable_assignment":
                 assignments.append(self._read_assignment(part))
@@ -295,8 +308,8 @@ class TreeReader:
                 self._walk(part)
             else:
                 raise UnreadableCommandError(f"it uses {part.type.replace('_', ' ')} as an argument")
-        words.sort(key=lambda word: word.start_byte)
-        self._note([self._read_word(word) for word in words], targets, assignments)
+        ordered = sorted([*dashes, *((word.start_byte, self._read_word(word)) for word in words)])
+        self._note([word for _, word in ordered], targets, assignments)
 
     def _check_separation(self, position: int, part: "Node") -> None:
         gap = self._text[position : part.start_byte]
@@ -366,6 +379,9 @@ class TreeReader:
         if not parts or any(child.type not in WORDS for child in parts[1:]):
             raise UnreadableCommandError(DISAGREEMENT)
         operator = parts[0].type
+        first = node.children[0]
+        if first.type == "file_descriptor" and self._text[first.start_byte : first.end_byte] != b"0":
+            operator = operator.replace("<", "n<", 1)  # not what the command reads as its input
         if len(parts) == 1:
             return Redirect(operator, Word("-" if operator.endswith("-") else "")), []
         target = self._read_word(parts[1])

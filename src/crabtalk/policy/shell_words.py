@@ -146,7 +146,10 @@ class WordReader:
         if found is None:
             return False
         end, kind = found
-        many = b"@" in self._source[self._at : end]
+        text = self._source[self._at : end]
+        many = b"@" in text
+        if text in (b"$HOME", b"${HOME}", b"$PWD", b"${PWD}"):
+            is_quoted = True  # a directory, not several words; see parse_commands
         self._may_split = self._may_split or (
             kind not in ("process_substitution", "arithmetic_expansion") and (many or not is_quoted)
         )

@@ -22,16 +22,23 @@ INTERPRETERS = frozenset(
 TEXT_PROGRAMS = frozenset("awk gawk mawk nawk sed vim vi ex nvim ed emacs expect make gmake socat jq".split())
 STDIN_PROGRAMS = frozenset("at batch crontab ed ex expect".split())
 GUESSED = frozenset(
-    "aws bubblewrap buildah bundle bwrap capsh chpst choom conda conda-run cpulimit cgexec daemonize "
-    "dbus-run-session direnv distrobox docker doppler dotenv dumb-init eatmydata entr fakechroot "
-    "fakeroot firejail flatpak gosu heroku hyperfine i386 kubectl linux32 linux64 lima ltrace lxc "
-    "machinectl mamba micromamba mosh nerdctl nix nix-shell nsenter numactl npx npm op pdm perf pipenv "
-    "pipx pixi pkexec pnpm pnpx podman poetry prlimit proot proxychains proxychains4 rlwrap run0 "
-    "run-parts rye screen setarch sem sg sshpass start-stop-daemon su-exec systemd-inhibit systemd-run "
-    "tini tmux toolbox torify torsocks tsocks unbuffer uv uvx vagrant valgrind x86_64 xvfb-run yarn "
-    "caffeinate parallel-ssh pssh tsp nq chronic ts ifne pee softlimit setuidgid envdir envuidgid "
-    "s6-setuidgid fdmove newgrp dtach abduco reptyr catchsegv heaptrack rr gdbserver lldb "
-    "winpty zsh-defer setfacl-exec ssh-agent gpg-agent mise asdf volta fnm nvm rvm rbenv pyenv".split()
+    "abduco bubblewrap bwrap caffeinate capsh catchsegv cgexec choom chpst chronic cpulimit "
+    "daemonize dbus-run-session distrobox dtach dumb-init eatmydata entr envdir envuidgid "
+    "fakechroot fakeroot fdmove firejail gdbserver gosu gpg-agent heaptrack hyperfine i386 ifne "
+    "linux32 linux64 lldb ltrace machinectl mosh newgrp nix-shell npx nq nsenter numactl "
+    "parallel-ssh pee perf pkexec pnpx prlimit proot proxychains proxychains4 pssh reptyr "
+    "rlwrap rr run-parts run0 s6-setuidgid screen sem setarch setuidgid sg softlimit ssh-agent "
+    "sshpass start-stop-daemon su-exec systemd-inhibit systemd-run tini tmux toolbox torify "
+    "torsocks tsocks tsp unbuffer uvx valgrind winpty x86_64 xvfb-run".split()
+)
+# These run a program only with some subcommands; with the others their words are names of packages.
+MANAGERS = frozenset(
+    "aws buildah bundle conda direnv docker flatpak kubectl lxc mamba micromamba mise nerdctl nix npm "
+    "pdm pipenv pipx pixi pnpm podman poetry rye uv vagrant yarn".split()
+)
+MANAGER_RUNS = frozenset(
+    "compose container create debug develop dlx exec explore run shell ssh tool x --command --run -c "
+    "run-script".split()
 )
 # Programs of which some options hold a command.
 OPTION_TEXTS = frozenset(
@@ -77,6 +84,9 @@ def find_inner(command: SimpleCommand) -> Iterator[InnerCommand]:
         check_stdin(command)
     elif program == "git":
         yield from read_git(command)
+    elif program in MANAGERS:
+        if any(word.text in MANAGER_RUNS or not word.is_literal for word in command.words[:12]):
+            yield from guess(command.words)
     elif program in GUESSED:
         yield from guess(command.words)
     elif program in OPTION_TEXTS:
@@ -394,11 +404,11 @@ def guess_option_texts(words: Sequence[Word], all_words: bool = False) -> Iterat
 
 
 def guess_text(text: str) -> Iterator[InnerCommand]:
-    options = {text, text.partition("=")[2], text.rpartition("=")[2], re.sub(r"^[-+:\w.]*!", "", text)}
-    for one in options:
-        stripped = re.sub(r"^(?:exec=|!|\||EXEC:|SYSTEM:|:!|\s)+", "", one)
-        if re.match(r"[\w./]+(\s|$)", stripped) and stripped.split()[0] not in BUILTINS:
-            yield InnerCommand(text=stripped, is_guess=True)
+    """The text, what follows an equals sign in it, and what follows an exclamation mark."""
+    readings = {text} | {text[found.end() :] for found in re.finditer(r"[=!|]|EXEC:|SYSTEM:", text[:200])}
+    for reading in readings:
+        if re.match(r"\s*[\w./]+\s+\S", reading) or (reading != text and re.fullmatch(r"[\w./]+", reading)):
+            yield InnerCommand(text=reading, is_guess=True)
 
 
 BUILTINS = frozenset(". : [ alias bind builtin command coproc eval exec export set source test trap".split())
