@@ -1,7 +1,8 @@
 """bash: the tool that runs a command, and who may run which.
 
 Commands run as the daemon's user. What keeps them apart from the rest of the machine is the
-sandbox, if the agent's file asks for it; the deny list only guards against slips (see commands).
+sandbox, if the agent's file asks for it; the deny list only guards against slips (see
+policy.shell_rules).
 """
 
 from collections.abc import Awaitable, Sequence
@@ -13,9 +14,8 @@ import msgspec
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError
 
-from . import commands, shell
+from . import shell
 from .schema import UNTOLD
-from .shell_words import UnreadableError
 from .tool import Tool, ToolHook
 
 # How the senders of a gateway end that are older than our own spelling of them.
@@ -45,8 +45,10 @@ class Settings(msgspec.Struct, frozen=True):
             settings = msgspec.convert(agent.hooks.get("bash", {}), cls)
         except msgspec.ValidationError as error:
             raise AgentError(f"hooks.bash: {error}") from None
+        if settings.deny:
+            from crabtalk.policy.shell_rules import is_deny_entry  # late: few agents need it
         for entry in settings.deny:
-            if not commands.is_entry(entry):
+            if not is_deny_entry(entry):
                 raise AgentError(
                     f"hooks.bash: {entry!r} in deny is not a plain command; write a program and "
                     'words of its arguments, such as "git push"'
@@ -143,9 +145,14 @@ class BashHook(ToolHook):
 
 
 def check_deny(command: str, deny: Sequence[str]) -> None:
+    if not deny:
+        return
+    from crabtalk.policy.shell_commands import UnreadableCommandError
+    from crabtalk.policy.shell_rules import find_denied
+
     try:
-        entry = commands.denied(command, deny)
-    except UnreadableError as error:
+        entry = find_denied(command, deny)
+    except UnreadableCommandError as error:
         raise ToolError(
             f"permission denied: the command cannot be checked, because {error}; write it plainly"
         ) from None
