@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from crabtalk.daemon.log_sinks import FILE_SIZE, Stream
 from crabtalk.daemon.logs import SHOWN, WAITING, fields, start_logs
-from crabtalk.daemon.masking import MASK, mask
+from crabtalk.component.masking import MASK, mask
 
 log = logging.getLogger("crabtalk.runtime")
 Form = Literal["text", "json"]
