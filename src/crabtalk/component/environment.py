@@ -54,7 +54,8 @@ def hide_environment() -> bool:
     try:
         import _ctypes  # not ctypes, which takes twice the memory for this one call
 
-        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+        this_program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # dlopen(3) takes NULL
+        prctl = _ctypes.dlsym(this_program, "prctl")
         return bool(_ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0)
     except (ImportError, AttributeError, OSError):  # an interpreter or a C library without it
         return False

@@ -127,6 +127,7 @@ class FieldRedactor:
         """What may be shown of the text so far and was not shown yet."""
         window = self._shown + self._held + text
         done = len(self._shown)  # characters of the window that are shown or replaced
+        replaced = 0
         shown = []
         for begin, secret in self._find(window):
             if begin + len(secret) <= done:
@@ -137,12 +138,13 @@ class FieldRedactor:
                 break
             shown.append(window[done:start])
             if not is_whole:  # what follows may make it the secret
-                self._shown, self._held = window[:start][1 - PIECE :], window[start:]
+                self._shown = window[max(replaced, start + 1 - PIECE) : start]
+                self._held = window[start:]
                 return "".join(shown)
             shown.append(MASK)
-            done = begin + len(secret)
+            done = replaced = begin + len(secret)
         shown.append(window[done:])
-        self._shown, self._held = window[max(done, len(window) + 1 - PIECE) :], ""
+        self._shown, self._held = window[max(replaced, len(window) + 1 - PIECE) :], ""
         return "".join(shown)
 
     def _find(self, window: str) -> list[tuple[int, str]]:

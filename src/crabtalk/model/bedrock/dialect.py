@@ -54,7 +54,7 @@ class BedrockDialect:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Credentials that must not be shown. The id of an access key is a name, not one of them."""
+        """Credentials that must not be shown. The id of an access key is a name, and no secret."""
         known = self._credentials
         return (known.secret_key, known.session_token, known.bearer)
 
