@@ -55,15 +55,16 @@ class Redactor:
 
     def _redact_word(self, match: re.Match[str]) -> str:
         word = match[0]
-        start, *between = GAP.split(word)
+        stop = "." if word.endswith(".") and not word.endswith("..") else ""  # of the sentence
+        start, *between = GAP.split(word.removesuffix(stop))
         if not between:
             return word
-        end = between[-1].rstrip(".")
+        end = between[-1]
         for secret in self.secrets:
             is_start = len(start) >= SHORTEST_END and secret.startswith(start)
             is_end = len(end) >= SHORTEST_END and secret.endswith(end)
             if is_start or is_end:
-                return MASK
+                return MASK + stop
         return word
 
 
@@ -130,7 +131,7 @@ class FieldRedactor:
         replaced = 0
         shown = []
         for begin, secret in self._find(window):
-            if begin + len(secret) <= done:
+            if begin < replaced or begin + len(secret) <= done:
                 continue
             start = max(begin, done)
             is_whole = window.startswith(secret, begin)
