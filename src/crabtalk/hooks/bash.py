@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from crabtalk.component import child_environment
+from crabtalk.component.environment import child_environment
 from crabtalk.policy.environment import changes_what_runs, is_variable_name
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError

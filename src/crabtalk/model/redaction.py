@@ -77,11 +77,14 @@ class StreamRedactor:
 
     def redact(self, chunks: list[Chunk]) -> list[Chunk]:
         """The chunks that may be shown now; in nearly all cases `chunks` itself."""
-        text = "".join([chunk.text for chunk in chunks])
-        reasoning = "".join([chunk.reasoning for chunk in chunks])
-        if self._text.is_clean(text) and self._reasoning.is_clean(reasoning):
-            self._text.note_shown(text)
-            self._reasoning.note_shown(reasoning)
+        if len(chunks) == 1:  # as chunks of most models arrive
+            text, reasoning = chunks[0].text, chunks[0].reasoning
+        else:
+            text = "".join([chunk.text for chunk in chunks])
+            reasoning = "".join([chunk.reasoning for chunk in chunks])
+        if not (reasoning or self._reasoning.held) and self._text.show(text):
+            return chunks
+        if not (text or self._text.held) and self._reasoning.show(reasoning):
             return chunks
         shown = [self._redact_chunk(chunk) for chunk in chunks]
         return [chunk for chunk in shown if chunk != Chunk()]
@@ -106,27 +109,22 @@ class FieldRedactor:
         self._secrets = secrets
         self._starts = tuple({secret[:PIECE] for secret in secrets})
         self._shown = ""  # the last characters that were shown, fewer than PIECE
-        self._held = ""
+        self.held = ""  # text that may become a secret
 
-    def is_clean(self, text: str) -> bool:
-        """Whether `text` may be shown as it is, and nothing is held that comes before it."""
-        if self._held:
+    def show(self, text: str) -> bool:
+        """Whether `text` may be shown as it is; if so, it counts as shown."""
+        if self.held:
             return False
-        if not text:
-            return True
         window = self._shown + text
-        for start in self._starts:  # noqa: SIM110 - a generator costs more than the search
+        for start in self._starts:
             if start in window:
                 return False
+        self._shown = window[1 - PIECE :]
         return True
-
-    def note_shown(self, text: str) -> None:
-        if text:
-            self._shown = (self._shown + text)[1 - PIECE :]
 
     def add(self, text: str, *, is_last: bool) -> str:
         """What may be shown of the text so far and was not shown yet."""
-        window = self._shown + self._held + text
+        window = self._shown + self.held + text
         done = len(self._shown)  # characters of the window that are shown or replaced
         replaced = 0
         shown = []
@@ -136,16 +134,16 @@ class FieldRedactor:
             start = max(begin, done)
             is_whole = window.startswith(secret, begin)
             if not is_whole and is_last:
-                break
+                continue
             shown.append(window[done:start])
             if not is_whole:  # what follows may make it the secret
                 self._shown = window[max(replaced, start + 1 - PIECE) : start]
-                self._held = window[start:]
+                self.held = window[start:]
                 return "".join(shown)
             shown.append(MASK)
             done = replaced = begin + len(secret)
         shown.append(window[done:])
-        self._shown, self._held = window[max(replaced, len(window) + 1 - PIECE) :], ""
+        self._shown, self.held = window[max(replaced, len(window) + 1 - PIECE) :], ""
         return "".join(shown)
 
     def _find(self, window: str) -> list[tuple[int, str]]:
