@@ -213,7 +213,7 @@ class Daemon:
                 )
             except SettingsError as error:
                 raise self._unusable(error) from None
-            self._keep_secret(entry.settings.api_key for entry in registry.entries)
+            self._keep_secret(registry.secrets)
             return registry
 
         provider = OpeningProvider(opening, default_model(document))

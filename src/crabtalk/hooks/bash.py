@@ -5,12 +5,14 @@ sandbox, if the agent's file asks for it; the deny list only guards against slip
 policy.shell_rules).
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from crabtalk.component.environment import child_environment
+from crabtalk.policy.environment import changes_what_runs, is_variable_name
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError
 
@@ -37,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True):
     sandbox: Literal["off", "bwrap"] = "off"
     timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST)] = TIMEOUT
     allow_senders: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, agent: Agent) -> "Settings":
@@ -52,6 +55,12 @@ class Settings(msgspec.Struct, frozen=True):
                 raise AgentError(
                     f"hooks.bash: {entry!r} in deny is not a plain command; write a program and "
                     'words of its arguments, such as "git push"'
+                )
+        for name in settings.env:
+            if not is_variable_name(name):
+                raise AgentError(
+                    f"hooks.bash: {name!r} in env is not the name of a variable; write names only, "
+                    'such as env = ["GITHUB_TOKEN"]'
                 )
         return settings
 
@@ -79,12 +88,16 @@ class Bash(Tool):
         """Cancelled, the command and all it started are gone."""
         settings = hook.settings(call.agent)
         check_deny(self.command, settings.deny)
+        check_variables(self.env)
         timeout = min(self.timeout or settings.timeout, LONGEST)
         argv = [found("bash") or "/bin/bash", "-c", self.command]
+        env = child_environment(settings.env)
         if settings.sandbox == "bwrap":
-            argv = [*sandbox(call.cwd, hook.hidden), *argv]
+            argv = [*sandbox(call.cwd, hook.hidden, self.env), *argv]
+        else:
+            env |= self.env
         try:
-            outcome = await shell.run(argv, cwd=call.cwd, env=self.env, seconds=timeout)
+            outcome = await shell.run(argv, cwd=call.cwd, env=env, seconds=timeout)
         except shell.ShellError as error:
             raise failed(str(error)) from None
         if outcome.timed_out:
@@ -160,15 +173,26 @@ def check_deny(command: str, deny: Sequence[str]) -> None:
         raise ToolError(f"permission denied: the agent's file denies {entry!r}")
 
 
+def check_variables(env: Mapping[str, str]) -> None:
+    """Raises ToolError for a variable by which a call could run what its command does not say."""
+    for name in env:
+        if changes_what_runs(name):
+            raise ToolError(
+                f"permission denied: env may not set {name[:80]!r}, which can change what runs; "
+                "leave it out, or set it in the command itself"
+            )
+
+
 def found(program: str) -> str | None:
     import shutil  # late: it loads every way to compress
 
     return shutil.which(program)
 
 
-def sandbox(cwd: Path, hidden: Sequence[Path]) -> list[str]:
+def sandbox(cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]) -> list[str]:
     """What to put before a command: it reads everything, writes its working directory and an empty
-    /tmp, and has no network. Raises ToolError where that cannot be had."""
+    /tmp, and has no network. `env` is set inside: bwrap itself runs outside the sandbox, and must
+    not obey what a model says. Raises ToolError where that cannot be had."""
     bwrap = found("bwrap")
     if bwrap is None:
         raise failed(
@@ -188,6 +212,8 @@ def sandbox(cwd: Path, hidden: Sequence[Path]) -> list[str]:
     for directory in hidden:
         if not cwd.is_relative_to(directory) and directory.is_dir():
             argv += ["--tmpfs", str(directory)]
+    for name, value in env.items():
+        argv += ["--setenv", name, value]
     return [*argv, "--chdir", str(cwd), "--"]
 
 
