@@ -34,10 +34,18 @@ def hash_of(data: bytes) -> bytes:
 
 
 def seal_lines(data: bytes, prev: bytes) -> tuple[bytes, bytes]:
-    """Complete lines with their seals, and the sum of the last one. `prev` is the sum before."""
+    """Complete lines with their seals, and the sum of the last one. `prev` is the sum before.
+
+    A line that is no JSON object stays as it is; the next one refers to it.
+    """
     sealed: list[bytes] = []
     for line in data.split(b"\n"):
-        if line:
+        if not line:
+            continue
+        if not line.endswith(b"}"):
+            prev = link_of(line)
+            sealed.append(line + b"\n")
+        else:
             body = b'%b,"prev":"%b"' % (line[:-1], prev)
             prev = hash_of(body)
             sealed.append(b'%b,"sum":"%b"}\n' % (body, prev))

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 
 from .checksums import is_sealed, link_of
-from .log_reader import LogReader, may_be_message
+from .log_reader import MESSAGE, LogReader, count_messages
 from .records import (
     MarkerRecord,
     MessageRecord,
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 # raw line feed inside a string.
 MARKER = b'{"kind":"compact"'
 META = b'{"kind":"meta"'
-MESSAGE = b'{"kind":"message"'
 TAIL = 8 * 1024
 GLANCE = 1024
 BLOCK = 64 * 1024
@@ -251,7 +250,7 @@ def since_snapshot(lines: list[bytes]) -> tuple[list[Record], int]:
         damaged: list[bytes] = []
         found += records(line, damaged)
         if damaged and not is_counted:
-            suspects += may_be_message(line)
+            suspects += count_messages(line)
         elif found and says_count(found[-1]):
             is_counted = True
         if found and is_snapshot(found[-1]):

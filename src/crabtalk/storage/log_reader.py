@@ -6,11 +6,12 @@ that later messages keep their ids and people can be shown that something is mis
 
 from collections.abc import Iterable, Iterator
 
-from .checksums import check_sum, is_link, prev_of
+from .checksums import check_sum, is_link
 from .records import MarkerRecord, MessageRecord, MetaRecord, Record, decode
 
 # Ids are listed up to here; a damaged id in a log without checksums could be any number.
 MOST_MISSING = 1000
+MESSAGE = b'{"kind":"message"'
 OTHER_KINDS = (b'{"kind":"event"', b'{"kind":"meta"', b'{"kind":"compact"')
 
 
@@ -23,7 +24,9 @@ class LogReader:
         self.broken_links = 0
         self.next_id = next_id
         self._before = b""  # the line before; empty when there is none to compare with
-        self._suspects = 0  # damaged lines since the last known id that may have been messages
+        # Since the last known id: whether a line was damaged, and how many messages that may be.
+        self._has_damage = False
+        self._suspects = 0
 
     def read(self, lines: Iterable[bytes]) -> Iterator[Record]:
         for line in lines:
@@ -36,13 +39,14 @@ class LogReader:
             record = decode(line)
         except ValueError:
             self.damaged.append(line)
-            self._suspects += may_be_message(line)
+            self._has_damage = True
+            self._suspects += count_messages(line)
             self._before = b""
             return None
         is_linked = not self._before or is_link(self._before, line)
         if isinstance(record, MessageRecord):
             number = record.id
-            if number != self.next_id or self._suspects:
+            if number != self.next_id or self._has_damage:
                 if not is_linked and self.next_id is not None and number < self.next_id:
                     # A copy of an earlier line, or one that was moved. What follows it links to
                     # the line before it.
@@ -67,20 +71,23 @@ class LogReader:
     def _reach(self, number: int, is_linked: bool) -> None:
         """The next message has this id, unless it has a higher one already."""
         if self.next_id is None or number > self.next_id:
-            if self.next_id is not None and (self._suspects or not is_linked):
+            if self.next_id is not None and (self._has_damage or not is_linked):
                 gap = range(self.next_id, number)
                 self.missing += gap[: MOST_MISSING - len(self.missing)]
             self.next_id = number
+        self._has_damage = False
         self._suspects = 0
 
 
-def may_be_message(line: bytes) -> bool:
-    """Whether a line that cannot be read was perhaps a message."""
+def count_messages(line: bytes) -> int:
+    """How many messages a line that cannot be read may have held: several when the line feeds
+    between them are damaged, and none when it was never a line of ours."""
+    if line.startswith(MESSAGE):
+        return line.count(MESSAGE)
     if line.startswith(OTHER_KINDS):
-        return False
+        return 0
     try:
         check_sum(line)
     except ValueError:
-        return True
-    # Intact with a kind that this version does not know, if it has a seal.
-    return prev_of(line) is None
+        return 1
+    return 0
