@@ -305,7 +305,7 @@ class Daemon:
     def problems(self) -> list[str]:
         """What is wrong with the set-up, a sentence each."""
         found = [*self._broken.values(), *self._plugin_problems, *self._moved, *self.bus.problems]
-        found += [*self._ignored, *self.skills.problems]
+        found += [*self._ignored, *self.skills.problems, *self._memories.problems]
         found += [
             f"the MCP server {owner.name} of {owner.agent} failed: {peer.error}"
             for owner, peer in self.mcp.states()

@@ -20,6 +20,7 @@ from .records import (
 )
 from .storage import Claim, Stamp, Storage
 from .subscription import Subscription
+from .verification import Damage, verify_log
 
 __all__ = [
     "MASK",
@@ -28,6 +29,7 @@ __all__ = [
     "Archive",
     "Changes",
     "Claim",
+    "Damage",
     "EventRecord",
     "FencedError",
     "FileStorage",
@@ -53,4 +55,5 @@ __all__ = [
     "read_agent",
     "settings_of",
     "unmask",
+    "verify_log",
 ]

@@ -31,7 +31,6 @@ from .records import (
     Stored,
     archives,
     encode,
-    replay,
 )
 from .scribe import Scribe, flush_directory
 
@@ -81,18 +80,11 @@ class FileStorage:
             if mend:
                 path.unlink()
             return None
-        data = logs.read_since_marker(path, size)
-        damaged: list[bytes] = []
-        # What was patched before the marker still holds, also when no snapshot came after it.
-        meta = logs.read_meta(path, pair) or Meta(*pair)
-        stored = replay(logs.records(data, damaged), meta, len(data))
-        if damaged:
-            logs.set_aside(path, damaged)
-        return stored
+        return logs.read_stored(path, size, pair)
 
     async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
         name = self._moved.get(pair) or log_name(pair)
-        await self._scribe.append(name, encode(records), create=create)
+        await self._scribe.append(name, encode(records), create=create, seal=True)
         self._catalogue.note(name, pair, records, created=create)
 
     async def meta(self, pair: Pair) -> Meta | None:
@@ -109,21 +101,35 @@ class FileStorage:
         path = self._find(pair)
         if path is None:
             return None
-        damaged: list[bytes] = []
-        messages = logs.read_messages(path, offset, limit, PAGE_BYTES, damaged)
-        if damaged:
-            logs.set_aside(path, damaged)
+        messages, reader = logs.read_messages(path, offset, limit, PAGE_BYTES)
+        logs.report(path, reader)
         meta = logs.read_meta(path, pair)
         total = meta.message_count if meta is not None else 0
-        following = messages[-1].id + 1 if messages else total
-        return Page(tuple(messages), total, following if following < total else None)
+        missing = [number for number in reader.missing if number >= offset]
+        if not missing:
+            following = messages[-1].id + 1 if messages else total
+            return Page(tuple(messages), total, following if following < total else None)
+        shown = sorted([*missing, *[record.id for record in messages]])[:limit]
+        following = shown[-1] + 1 if shown else total
+        return Page(
+            tuple(record for record in messages if record.id < following),
+            total,
+            following if following < total else None,
+            tuple(number for number in missing if number < following),
+        )
 
     async def archives(self, pair: Pair) -> list[Archive] | None:
         return await if_there(self._archives, pair)
 
     def _archives(self, pair: Pair) -> list[Archive] | None:
         path = self._find(pair)
-        return archives(logs.markers(path)) if path is not None else None
+        if path is None:
+            return None
+        damaged: list[bytes] = []
+        found = archives(logs.markers(path, damaged))
+        if damaged:
+            logs.set_aside(path, damaged)
+        return found
 
     async def conversations(self, agent: str = "", sender: str = "") -> list[tuple[str, Meta]]:
         with told():

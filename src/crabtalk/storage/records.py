@@ -11,6 +11,8 @@ import msgspec
 
 from crabtalk.model.messages import Message, Value
 
+from .checksums import check_sum
+
 T = TypeVar("T")
 # What every reader of JSON, and the wire, can hold.
 MOST_MESSAGES = 2**53
@@ -136,6 +138,7 @@ class Stored(Value, frozen=True):
     marker: MarkerRecord | None = None
     messages: tuple[MessageRecord, ...] = ()
     size: int = 0  # of what was read, in bytes
+    damaged: tuple[int, ...] = ()  # ids of messages that are damaged and therefore left out
 
 
 class Page(Value, frozen=True):
@@ -144,6 +147,7 @@ class Page(Value, frozen=True):
     messages: tuple[MessageRecord, ...]
     total: int
     next_offset: int | None = None
+    damaged: tuple[int, ...] = ()  # ids of messages that are damaged and therefore left out
 
 
 class Archive(Value, frozen=True):
@@ -187,7 +191,8 @@ def without_halves(value: Any) -> Any:
 
 
 def decode(line: bytes) -> Record:
-    """Raises ValueError for a line that is no record."""
+    """Raises ValueError for a line that is no record, or not the one that was written."""
+    check_sum(line)
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -198,13 +203,20 @@ def replay(records: Iterable[Record], meta: Meta, size: int = 0) -> Stored:
     """What records in order amount to."""
     marker: MarkerRecord | None = None
     messages: list[MessageRecord] = []
+    last: MessageRecord | None = None  # of several messages in a row only the last patch counts
     for record in records:
-        meta = meta.patched(record)
         if isinstance(record, MessageRecord):
             messages.append(record)
-        elif isinstance(record, MarkerRecord):
+            last = record
+            continue
+        if last is not None:
+            meta, last = meta.patched(last), None
+        meta = meta.patched(record)
+        if isinstance(record, MarkerRecord):
             marker = record
             messages.clear()
+    if last is not None:
+        meta = meta.patched(last)
     if marker is not None and meta.message_count < marker.end_id:
         meta = msgspec.structs.replace(meta, message_count=marker.end_id)
     return Stored(meta, marker, tuple(messages), size)
