@@ -16,6 +16,7 @@ from crabtalk.protocol import (
     BadRequestError,
     InternalError,
     NotFoundError,
+    RequestError,
     UnavailableError,
     wire,
 )
@@ -78,6 +79,8 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
             async for event in events:
                 if type(event) is Done and event.is_passing and not event.steps:
                     raise UnavailableError(event.error)
+                if type(event) is Done and not run.is_started:
+                    raise not_accepted(event)
                 if (message := stream_event(event)) is not None:
                     yield message
                 if waiting is not None and (again := stream_event(waiting)) is not None:
@@ -142,13 +145,20 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
         if await self._is_passed_on(wire.ClientMessage(steer_session=request)):
             return
         with answered():
-            runtime.steer(request.agent, request.content, request.sender)
+            await runtime.steer(request.agent, request.content, request.sender)
 
     async def compact(self, request: wire.CompactMsg) -> wire.CompactResponse:
         runtime = await self._daemon.ready()
         with answered():
             archive = await runtime.compact(request.agent, request.sender, fresh=request.fresh)
         return wire.CompactResponse(summary=archive.summary)
+
+
+def not_accepted(done: Done) -> RequestError:
+    """The error for a turn of which nothing was kept, so that it never started."""
+    if done.reason is StopReason.ERROR:
+        return InternalError(done.error)
+    return UnavailableError("the turn was cancelled before it was accepted; say it again")
 
 
 async def directory(text: str) -> Path:
