@@ -141,14 +141,14 @@ class Conversation:
         messages: Sequence[Message] = (),
         events: Sequence[EventRecord] = (),
         *,
-        run: Run,
+        run: Run | None = None,
         steers: Sequence[int] = (),
         snapshot: bool = False,
     ) -> None:
         """Keeps them, then has them in the history. Raises StorageError, and then has neither.
 
-        Cancelled meanwhile, it is carried out first. `steers` are the numbers of the messages that
-        steer the run. `snapshot` adds the meta as it is then, so that a listing finds it at the
+        Cancelled meanwhile, it is carried out first. `run` is the one they belong to, `steers` the
+        numbers of the messages that steer it. `snapshot` adds the meta as it is then, so that a listing finds it at the
         end of the log.
         """
         await to_the_end(self._append(messages, events, run, steers, snapshot))
@@ -157,7 +157,7 @@ class Conversation:
         self,
         messages: Sequence[Message],
         events: Sequence[EventRecord],
-        run: Run,
+        run: Run | None,
         steers: Sequence[int],
         snapshot: bool,
     ) -> None:
@@ -169,7 +169,8 @@ class Conversation:
             records: list[Record] = [] if self.exists else [meta.snapshot()]
             said = list(zip(messages, steers or (0,) * len(messages), strict=True))
             for number, (message, steer) in enumerate(said, meta.message_count):
-                records.append(MessageRecord(number, at, message, run=run.id, steer=steer))
+                of = run.id if run is not None else ""
+                records.append(MessageRecord(number, at, message, run=of, steer=steer))
             records += events
             for record in records:
                 meta = meta.patched(record)
@@ -177,7 +178,7 @@ class Conversation:
                 records.append(meta.snapshot())
             await self._keep(records)
             for message, steer in said:
-                if message.role == "user":
+                if message.role == "user" and run is not None:
                     run.accepted.pop(steer, None)
             self.exists = True
             self.meta = meta
