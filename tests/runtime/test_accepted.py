@@ -253,7 +253,8 @@ async def test_what_a_dead_process_had_accepted_is_closed_ahead_of_new_turns(
         "Waited.",
         "Waited too.",
         "And?",
-    ] + ["Well."]
+        "Well.",
+    ]
     async with asyncio.timeout(PATIENCE):
         while runtime.running:
             await asyncio.sleep(0.001)
