@@ -259,6 +259,8 @@ class Daemon:
         if not self.runtime.agents and not self._broken:
             await self.storage.save_agent(CRAB)
             self.register(CRAB)
+        # Places in line are taken before the first turn is; the rest goes on behind it.
+        await self.runtime.recover()
 
     async def _open_again(self) -> None:
         """Until it can be read."""

@@ -17,6 +17,7 @@ from crabtalk.protocol import (
     BadRequestError,
     InternalError,
     NotFoundError,
+    RequestError,
     UnavailableError,
     wire,
 )
@@ -82,6 +83,8 @@ class DaemonServer(
             async for event in events:
                 if type(event) is Done and event.is_passing and not event.steps:
                     raise UnavailableError(event.error)
+                if type(event) is Done and not run.is_started:
+                    raise not_accepted(event)
                 if (message := stream_event(event)) is not None:
                     yield message
                 if waiting is not None and (again := stream_event(waiting)) is not None:
@@ -152,7 +155,7 @@ class DaemonServer(
         if await self._is_passed_on(wire.ClientMessage(steer_session=request)):
             return
         with answered():
-            runtime.steer(request.agent, request.content, request.sender)
+            await runtime.steer(request.agent, request.content, request.sender)
 
     async def compact(self, request: wire.CompactMsg) -> wire.CompactResponse:
         runtime = await self._daemon.ready()
@@ -167,6 +170,13 @@ def checked_mode(word: str) -> str:
         return parse_mode(word).word if word else ""
     except ValueError as error:
         raise BadRequestError(str(error)) from None
+
+
+def not_accepted(done: Done) -> RequestError:
+    """The error for a turn of which nothing was kept, so that it never started."""
+    if done.reason is StopReason.ERROR:
+        return InternalError(done.error)
+    return UnavailableError("the turn was cancelled before it was accepted; say it again")
 
 
 async def directory(text: str) -> Path:

@@ -85,7 +85,9 @@ EXPRESSIONS = {
     "unary_expression",
 }
 # Words that bash takes as syntax where a program is expected. The parser takes some for programs.
-RESERVED = set("! { } [[ ]] case do done elif else esac fi for function if in select then until while".split())
+RESERVED = set(
+    "! { } [[ ]] case do done elif else esac fi for function if in select then until while".split()
+)
 SEPARATION = re.compile(rb"(?:[ \t]|\\\n)*")
 HIDDEN_SUBSTITUTION = re.compile(rb"(?:^|[^\\])(?:\\\\)*(?:`|\$[({]|[<>]\()")
 # Bash evaluates the index in such a text wherever it expects a number or the name of a variable.
@@ -238,7 +240,11 @@ class TreeReader:
         text = self._text[node.start_byte : node.end_byte]
         if node.type == "expansion" and re.search(rb"@P\s*\}", text):
             raise UnreadableCommandError("it expands a text that is only known at run time")
-        if node.child_count or not node.is_named or node.type in ("raw_string", "ansi_c_string", "comment"):
+        if (
+            node.child_count
+            or not node.is_named
+            or node.type in ("raw_string", "ansi_c_string", "comment")
+        ):
             return
         if HIDDEN_SUBSTITUTION.search(text):
             raise UnreadableCommandError(DISAGREEMENT)
@@ -262,13 +268,19 @@ class TreeReader:
         script = re.sub(rb"\\([$`\\])", rb"\1", inner[1]).decode()
         self._reader.read_text(script, self._depth + 1, self._parent, self._is_guess)
         # Quotes in it were read there.
-        for covered in [one for one in self._source.covered if node.start_byte <= one[0] < node.end_byte]:
+        for covered in [
+            one for one in self._source.covered if node.start_byte <= one[0] < node.end_byte
+        ]:
             self._source.confirm(*covered)
 
     def _read_redirected(self, node: "Node") -> None:
         body = node.child_by_field_name("body")
         redirects = node.children_by_field_name("redirect")
-        if {child.id for child in node.children} - {one.id for one in redirects} - {body.id if body else 0}:
+        if (
+            {child.id for child in node.children}
+            - {one.id for one in redirects}
+            - {body.id if body else 0}
+        ):
             raise UnreadableCommandError(DISAGREEMENT)
         if body is not None and body.type != "command":
             self._walk(body)
@@ -303,11 +315,15 @@ class TreeReader:
                 redirect, spare = self._read_here_document(part, targets)
                 targets.append(redirect)
                 words += spare
-            elif part.type == "command_name" or part.type in WORDS or part.type in ("==", "=~", "$"):
+            elif (
+                part.type == "command_name" or part.type in WORDS or part.type in ("==", "=~", "$")
+            ):
                 words.append(part)
                 self._walk(part)
             else:
-                raise UnreadableCommandError(f"it uses {part.type.replace('_', ' ')} as an argument")
+                raise UnreadableCommandError(
+                    f"it uses {part.type.replace('_', ' ')} as an argument"
+                )
         ordered = sorted([*dashes, *((word.start_byte, self._read_word(word)) for word in words)])
         self._note([word for _, word in ordered], targets, assignments)
 
@@ -339,7 +355,9 @@ class TreeReader:
                 words.append(self._read_word(part))
                 self._walk(part)
             else:
-                raise UnreadableCommandError(f"it uses {part.type.replace('_', ' ')} as an argument")
+                raise UnreadableCommandError(
+                    f"it uses {part.type.replace('_', ' ')} as an argument"
+                )
         self._note(words, (), assignments)
 
     def _note(
@@ -380,7 +398,10 @@ class TreeReader:
             raise UnreadableCommandError(DISAGREEMENT)
         operator = parts[0].type
         first = node.children[0]
-        if first.type == "file_descriptor" and self._text[first.start_byte : first.end_byte] != b"0":
+        if (
+            first.type == "file_descriptor"
+            and self._text[first.start_byte : first.end_byte] != b"0"
+        ):
             operator = operator.replace("<", "n<", 1)  # not what the command reads as its input
         if len(parts) == 1:
             return Redirect(operator, Word("-" if operator.endswith("-") else "")), []
@@ -457,9 +478,7 @@ class TreeReader:
             return Word(body.decode())
         return self._read_expanded_body(first, last, parts.get("heredoc_body"), body)
 
-    def _read_expanded_body(
-        self, first: int, last: int, node: "Node | None", body: bytes
-    ) -> Word:
+    def _read_expanded_body(self, first: int, last: int, node: "Node | None", body: bytes) -> Word:
         """A here-document in which the shell expands: its commands are read, its text is unknown."""
         expansions: dict[int, tuple[int, str]] = {}
         if node is not None:

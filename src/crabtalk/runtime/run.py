@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.storage import Agent, Pair
+from crabtalk.storage import Accepted, Agent, Pair
 
-from .events import Done, Event, StopReason, ToolProgress
+from .events import Done, Event, Started, StopReason, ToolProgress
 from .hook import Env
 from .outlet import Outlet
 from .run_tree import RunTree
@@ -35,6 +35,13 @@ class Parent(msgspec.Struct, frozen=True):
     tree: RunTree | None = None
 
 
+class Steer(msgspec.Struct, frozen=True):
+    """A steering message that is kept and waits to be read."""
+
+    number: int  # counted from 1 within its run
+    text: str
+
+
 class Run:
     """Owned by its task, not by whoever listens: a listener that leaves takes it along only if it
     is the one who asked for it, and did not ask for it to go on."""
@@ -42,6 +49,8 @@ class Run:
     __slots__ = (
         "_env",
         "_origin",
+        "accepted",
+        "accepting",
         "accepts_steers",
         "attended",
         "chain",
@@ -51,14 +60,18 @@ class Run:
         "held",
         "id",
         "is_guest",
+        "is_started",
         "killed",
         "mode",
+        "number",
         "outlet",
         "pair",
         "parent",
         "receipts",
         "said",
         "speaker",
+        "steer_count",
+        "steering",
         "steers",
         "stopping",
         "task",
@@ -93,7 +106,13 @@ class Run:
         # What people decided about its calls, for the log: (event, data).
         self.receipts: list[tuple[str, dict[str, Any]]] = []
         self.outlet = Outlet(bound)
-        self.steers: deque[str] = deque()
+        self.number = 0  # order of acceptance among all runs and steers of this process
+        self.steers: deque[Steer] = deque()
+        self.steer_count = 0  # steering messages it was given, also those that could not be kept
+        self.accepting: set[asyncio.Task[None]] = set()  # steering messages being kept
+        self.steering = asyncio.Lock()  # they are kept one after the other, in order
+        self.accepted: dict[int, Accepted] = {}  # kept, and not in the log yet; 0 is the turn's own
+        self.is_started = False
         self.said = ""  # what it answers, in the words it was said in
         self.accepts_steers = True
         self.detached = False
@@ -119,6 +138,17 @@ class Run:
     def keeper(self) -> str:
         """Whose memory it uses: its agent's, or for one made for a task that of who made it."""
         return (self.parent.keeper if self.parent is not None else "") or self.pair.agent
+
+    def announce(self) -> None:
+        """Emits Started, once. What it answers must be kept by then."""
+        if not self.is_started:
+            self.is_started = True
+            self.emit(Started(self.speaker, self.id))
+
+    async def wait_for_steers(self) -> None:
+        """Until every steering message that is being kept is kept, or failed."""
+        while self.accepting:
+            await asyncio.wait(self.accepting)
 
     def emit(self, event: Event) -> None:
         # How far something is matters now or never: a reader that is behind does without.

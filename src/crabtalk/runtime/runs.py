@@ -70,12 +70,14 @@ class Runs:
         self._held -= run.held
         run.held = 0
 
-    def steer(self, run: Run, text: str) -> None:
-        """Has it read at the run's next step. Raises BusyError."""
-        if len(run.steers) >= self._limits().steers:
-            raise BusyError(f"{len(run.steers)} steering messages wait to be read; try again later")
+    def hold_steer(self, run: Run, text: str) -> int:
+        """Makes room for a steering message and returns its number. Raises BusyError."""
+        waiting = len(run.steers) + len(run.accepting)
+        if waiting >= self._limits().steers:
+            raise BusyError(f"{waiting} steering messages wait to be read; try again later")
         self.hold(run, text)
-        run.steers.append(text)
+        run.steer_count += 1
+        return run.steer_count
 
     def own(self, run: Run, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begins it. The run's task is the runtime's, whoever asked for it."""

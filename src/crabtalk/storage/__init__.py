@@ -1,5 +1,6 @@
 """Where state lives: the Storage protocol, and its backends."""
 
+from .acceptance import Accepted
 from .agent import MASK, Agent, AgentError, McpServer, check_name, read_agent, settings_of, unmask
 from .errors import FencedError, StorageError, StorageUnavailableError
 from .files import FileStorage
@@ -24,6 +25,7 @@ from .verification import Damage, verify_log
 
 __all__ = [
     "MASK",
+    "Accepted",
     "Agent",
     "AgentError",
     "Archive",

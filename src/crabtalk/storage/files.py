@@ -14,6 +14,13 @@ from typing import Any, TypeVar
 
 from . import log as logs
 from . import trail
+from .acceptance import (
+    Accepted,
+    closed_runs,
+    closing_records,
+    settled_keys,
+)
+from .accepted_journal import AcceptedJournal, keys_of
 from .agent import Agent
 from .agent_files import AgentFiles
 from .catalogue import Catalogue
@@ -49,6 +56,7 @@ class FileStorage:
         self._config = ConfigDocument(home / "config.toml")
         self._agents = AgentFiles(home / "agents")
         self._scribe = Scribe(self._sessions, flush=flush)
+        self._accepted = AcceptedJournal(self._sessions, self._scribe)
         # Pairs whose name was taken by another, as good as never.
         self._moved: dict[Pair, str] = {}
         self._catalogue = Catalogue(self._sessions, home / "index" / "conversations")
@@ -65,6 +73,10 @@ class FileStorage:
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
     async def load(self, pair: Pair) -> Stored | None:
+        with told():
+            await self._accepted.open()
+        if self._accepted.orphans_of(pair):
+            await self._settle_orphans(pair)
         return await if_there(self._load, pair, True)
 
     async def read(self, pair: Pair) -> Stored | None:
@@ -86,6 +98,7 @@ class FileStorage:
         name = self._moved.get(pair) or log_name(pair)
         await self._scribe.append(name, encode(records), create=create, seal=True)
         self._catalogue.note(name, pair, records, created=create)
+        self._accepted.settle(settled_keys(records))
 
     async def meta(self, pair: Pair) -> Meta | None:
         return await if_there(self._meta, pair)
@@ -198,6 +211,45 @@ class FileStorage:
             self._moved.pop(pair, None)
         return found
 
+    # ── Accepted texts ──────────────────────────────────────────────────────────────────────
+
+    async def accept(self, entry: Accepted) -> None:
+        with told():
+            await self._accepted.accept(entry)
+
+    async def withdraw(self, entries: Sequence[Accepted]) -> None:
+        self._accepted.settle(keys_of(entries))
+
+    def abandon(self, entries: Sequence[Accepted]) -> None:
+        self._accepted.abandon(keys_of(entries))
+
+    async def unsettled(self) -> list[Pair]:
+        with told():
+            await self._accepted.open()
+        return self._accepted.orphaned_pairs()
+
+    async def _settle_orphans(self, pair: Pair) -> None:
+        """A crash may have come after a message was appended and before the journal said so, or
+        in the middle of this: so the log is looked at first."""
+        entries = self._accepted.orphans_of(pair)
+        stored = await if_there(self._load, pair, True)
+        meta = stored.meta if stored is not None else None
+        start = min(entry.after for entry in entries)
+        if meta is not None and start > meta.message_count:
+            start = 0  # another conversation of that name was begun since
+        recent = await in_thread(self._records_from, pair, start)
+        records = closing_records(
+            pair, meta, entries, written=settled_keys(recent), closed=closed_runs(recent)
+        )
+        if records:
+            await self.append(pair, records, create=meta is None)
+        self._accepted.settle(keys_of(entries))
+        log.info("%d accepted messages of %.80s with %.80s are closed", len(entries), *pair)
+
+    def _records_from(self, pair: Pair, message_id: int) -> list[Record]:
+        path = self._find(pair)
+        return logs.records_from(path, message_id) if path is not None else []
+
     # ── Following the logs ──────────────────────────────────────────────────────────────────
 
     async def versions(self) -> dict[str, int]:
@@ -279,6 +331,7 @@ class FileStorage:
 
     async def close(self) -> None:
         await self._scribe.close()
+        await self._accepted.close()
         await asyncio.to_thread(self._catalogue.save)
 
 

@@ -314,6 +314,14 @@ def read_messages(
     return found, reader
 
 
+def records_from(path: Path, message_id: int) -> list[Record]:
+    """All records from the message with that id on, and a few of those before it."""
+    with open_log(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = seek_message(file.fileno(), size, message_id)
+        return list(records(read_range(file.fileno(), start, size), []))
+
+
 def seek_message(descriptor: int, size: int, wanted: int) -> int:
     """Where to start reading so as not to miss the message with that id: ids only ever grow."""
     low, high = 0, size  # the line is at or after `low`; lines from `high` on are beyond it

@@ -33,6 +33,8 @@ class MessageRecord(Value, frozen=True, tag_field="kind", tag="message"):
     id: Count
     at: str
     message: Message
+    run: str = ""  # that it belongs to; empty in logs of earlier versions
+    steer: Count = 0  # which steering message of its run it is; 0 for any other message
 
 
 class EventRecord(Value, frozen=True, tag_field="kind", tag="event"):

@@ -36,6 +36,8 @@ class Append(msgspec.Struct, eq=False):
     create: bool
     done: asyncio.Future[None]
     seal: bool = False
+    suffix: str = ".jsonl"
+    durable: bool = True  # False: written, and flushed with whatever is flushed next
     error: Exception | None = None
 
 
@@ -55,14 +57,21 @@ class Scribe:
         self.flushes = 0
 
     def append(
-        self, name: str, data: bytes, *, create: bool = False, seal: bool = False
+        self,
+        name: str,
+        data: bytes,
+        *,
+        create: bool = False,
+        seal: bool = False,
+        suffix: str = ".jsonl",
+        durable: bool = True,
     ) -> asyncio.Future[None]:
         """The future is done when the lines are kept; it raises StorageError when they are not.
 
         With `seal` each line, which is a JSON object then, gets its checksums.
         """
         loop = asyncio.get_running_loop()
-        job = Append(name, data, create, loop.create_future(), seal)
+        job = Append(name, data, create, loop.create_future(), seal, suffix, durable)
         with self._wake:
             if self._closing:
                 job.done.set_exception(StorageError("storage is closed"))
@@ -125,7 +134,7 @@ class Scribe:
                 os.close(descriptor)
 
     def _append(self, name: str, group: list[Append]) -> tuple[int, int, list[Append]]:
-        path = self._directory / f"{name}.jsonl"
+        path = self._directory / f"{name}{group[0].suffix}"
         create = group[0].create
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
         if create:
@@ -174,6 +183,7 @@ class Scribe:
                 flush_directory(self._directory.parent)
 
     def _flush_all(self, written: list[tuple[int, int, list[Append]]]) -> None:
+        written = [entry for entry in written if any(job.durable for job in entry[2])]
         if len(written) >= MANY and (flush := file_system_flush()) is not None:
             try:
                 flush(written[0][0])
