@@ -32,7 +32,7 @@ async def test_a_damaged_message_is_left_out_of_the_history_and_shown_as_damaged
         async with served(tmp_path, model) as daemon, daemon.client() as client:
             for text in ("one", "two", "three"):
                 await client.send("crab", text)
-            (log,) = daemon.logs()
+            (log,) = daemon.logs
         flip(log, b'"text":"heard: two"', b'"text":"heard: tow"')
         async with served(tmp_path, model) as daemon, daemon.client() as client:
             page = await client.list_messages("crab")
@@ -67,16 +67,18 @@ async def test_a_damaged_call_or_result_leaves_a_history_that_models_accept(
         async with served(tmp_path, model, tools={"look": look}) as daemon:
             async with daemon.client() as client:
                 await client.send("crab", "!tool look {}\n!then\n!say done")
-            (log,) = daemon.logs()
+            (log,) = daemon.logs
         data = log.read_bytes().split(b"\n")
         for number, line in enumerate(data):
             if line.startswith(b'{"kind":"message"') and old in line:
                 data[number] = line.replace(old, new)
                 break
         log.write_bytes(b"\n".join(data))
-        async with served(tmp_path, model, tools={"look": look}) as daemon:
-            async with daemon.client() as client:
-                await client.send("crab", "next")
+        async with (
+            served(tmp_path, model, tools={"look": look}) as daemon,
+            daemon.client() as client,
+        ):
+            await client.send("crab", "next")
         sent = model.requests[-1]["messages"]
         calls = [call["id"] for m in sent for call in m.get("tool_calls") or ()]
         results = [m["tool_call_id"] for m in sent if m["role"] == "tool"]
@@ -108,7 +110,7 @@ async def test_a_damaged_memory_is_a_problem_of_the_daemon_until_its_entry_is_wr
 async def test_crabtalkd_verify_names_damaged_records_while_a_daemon_runs(tmp_path: Path) -> None:
     async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "one")
-        (log,) = daemon.logs()
+        (log,) = daemon.logs
         path = daemon.home / "memory" / "crab.crmem"
         with Memory.open(path) as memory:
             memory.apply(Add("beach", "north"))
