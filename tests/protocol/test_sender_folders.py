@@ -43,7 +43,5 @@ def test_different_senders_never_share_a_folder(one: str, other: str) -> None:
 
 
 def test_the_name_is_readable_and_does_not_change_between_releases() -> None:
-    assert sender_folder(HOME, "tg:12345").name == (
-        "tg-12345-d06528ff4ea8d3fb747d2dfcb0357a59"
-    )
+    assert sender_folder(HOME, "tg:12345").name == ("tg-12345-d06528ff4ea8d3fb747d2dfcb0357a59")
     assert sender_folder(HOME, "") == sender_folder(HOME, "user")

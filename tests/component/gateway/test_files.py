@@ -49,7 +49,7 @@ def test_directories_of_different_senders_differ(one: str, other: str) -> None:
 
 @pytest.mark.req("gateways.files.in")
 async def test_files_come_into_a_private_directory_under_their_names(tmp_path: Path) -> None:
-    files = Files(tmp_path / "files", Shelf())
+    files = Files(tmp_path, Shelf())
     lines = await files.fetch("pg:7", sent("a.txt", "../a.txt", ".bashrc"))
     paths = [Path(line.removeprefix("- ")) for line in lines]
     assert [path.name for path in paths] == ["a.txt", "1-a.txt", "2-bashrc"]
@@ -64,7 +64,7 @@ async def test_files_come_into_a_private_directory_under_their_names(tmp_path: P
 
 @pytest.mark.req("gateways.bounds.files")
 async def test_a_file_that_is_too_large_is_not_fetched_or_not_kept(tmp_path: Path) -> None:
-    files = Files(tmp_path / "files", Shelf(b"x" * 100), most_bytes=50)
+    files = Files(tmp_path, Shelf(b"x" * 100), most_bytes=50)
     (line,) = await files.fetch("pg:7", sent("a.txt", size=100))
     assert line == "- a.txt: not fetched, larger than 50 bytes"
     (line,) = await files.fetch("pg:7", sent("b.txt", size=0))
@@ -74,7 +74,7 @@ async def test_a_file_that_is_too_large_is_not_fetched_or_not_kept(tmp_path: Pat
 
 @pytest.mark.req("gateways.bounds.files")
 async def test_of_an_inbox_the_newest_stay(tmp_path: Path) -> None:
-    files = Files(tmp_path / "files", Shelf(b"x" * 100), most_inbox=350)
+    files = Files(tmp_path, Shelf(b"x" * 100), most_inbox=350)
     for number in range(10):
         (line,) = await files.fetch("pg:7", sent("a.txt", key=f"u{number}"))
         os.utime(Path(line.removeprefix("- ")).parent, (number, number))
@@ -89,7 +89,7 @@ async def test_of_an_inbox_the_newest_stay(tmp_path: Path) -> None:
 async def test_only_a_file_of_the_conversation_may_be_sent(tmp_path: Path) -> None:
     service = Shelf()
     service.limits = replace(service.limits, upload=10)
-    files = Files(tmp_path / "files", service)
+    files = Files(tmp_path, service)
     directory = await files.prepare("pg:7")
     other = await files.prepare("pg:8")
     (directory / "a.txt").write_text("sand")

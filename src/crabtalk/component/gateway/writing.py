@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from .desk import Desk
 from .entries import Filled, Formed, Item
 from .forms import Form
@@ -132,9 +134,10 @@ class Writing:
         """What to note of a form that somebody has just filled in a little more."""
         self.show(form)
         before = self._item.forms.get(form.ask) or Filled()
-        return Formed(
-            self._item.id, form.ask, Filled(before.message, form.answers, sorted(form.settled))
+        after = msgspec.structs.replace(
+            before, answers=form.answers, settled=sorted(form.settled), is_open=True
         )
+        return Formed(self._item.id, form.ask, after)
 
     def end(self, note: str) -> None:
         self._do(End(note))
