@@ -37,6 +37,8 @@ async def press(desk: Desk, turn: Turn | None, item: Item) -> bool:
     if turn is not None and turn.may_ask:
         return False
     form = turn.form if turn is not None else None
+    if turn is not None and form is not None and is_being_sent(turn, form):
+        return False  # pressed before the journal has that the message arrived
     if (
         turn is not None
         and form is not None
@@ -67,6 +69,18 @@ def may_answer(desk: Desk, turn: Turn, form: Form, item: Item) -> bool:
     filled = turn.item.forms.get(form.ask)
     is_asked = filled is not None and is_shown(filled) and filled.asked == form.current
     return (is_asked or form.is_complete) and desk.bindings.may_approve(item.update)
+
+
+def is_being_sent(turn: Turn, form: Form) -> bool:
+    """Whether the approval being asked is on its way to the chat."""
+    filled = turn.item.forms.get(form.ask)
+    return (
+        form.is_approval
+        and not form.is_complete
+        and filled is not None
+        and filled.asked == form.current
+        and not filled.message
+    )
 
 
 def is_reply(desk: Desk, turn: Turn, item: Item) -> bool:
