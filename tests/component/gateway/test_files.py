@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from crabtalk.component.gateway import Attachment, Chat, GatewayError, Person, Update
 from crabtalk.component.gateway.files import Files, make_room, safe_name, slug
+from crabtalk.protocol import sender_folder
 from tests.component.gateway.world import PIGEON
 
 
@@ -83,6 +84,39 @@ async def test_of_an_inbox_the_newest_stay(tmp_path: Path) -> None:
     assert Path(line.removeprefix("- ")).is_file()
     make_room(Path(line.removeprefix("- ")).parent, 0)
     assert Path(line.removeprefix("- ")).is_file(), "what came last always stays"
+
+
+@pytest.mark.req("trust.gateways.files")
+async def test_files_are_in_the_folder_of_their_sender_and_old_ones_move_there(
+    tmp_path: Path,
+) -> None:
+    files = Files(tmp_path, Shelf())
+    earlier = tmp_path / "pigeon" / "files" / slug("pg:7")
+    (earlier / "inbox" / "u0").mkdir(parents=True)
+    (earlier / "inbox" / "u0" / "old.txt").write_text("low water")
+    (line,) = await files.fetch("pg:7", sent("a.txt"))
+    folder = sender_folder(tmp_path, "pg:7")
+    assert Path(line.removeprefix("- ")).is_relative_to(folder)
+    assert (folder / "inbox" / "u0" / "old.txt").read_text() == "low water"
+    # A path in an old conversation leads into the sender's folder, also for who resolves it.
+    assert (earlier / "inbox" / "u0" / "old.txt").resolve().is_relative_to(folder)
+    assert files.outgoing("pg:7", str(earlier / "inbox" / "u0" / "old.txt")).is_file()
+    assert files.directory("pg:8") != folder
+    assert await files.prepare("pg:7") == folder
+
+
+@pytest.mark.req("trust.gateways.files")
+async def test_an_old_folder_joins_one_that_is_there_and_replaces_nothing(tmp_path: Path) -> None:
+    files = Files(tmp_path, Shelf())
+    earlier, folder = tmp_path / "pigeon" / "files" / slug("pg:7"), files.directory("pg:7")
+    for place, text in ((earlier, "old"), (folder, "new")):
+        place.mkdir(parents=True)
+        (place / "both.txt").write_text(text)
+        (place / f"{text}.txt").write_text(text)
+    await files.prepare("pg:7")
+    assert (folder / "both.txt").read_text() == "new"
+    assert (folder / "old.txt").read_text() == "old"
+    assert (earlier / "both.txt").read_text() == "old"
 
 
 @pytest.mark.req("gateways.files.out")
