@@ -55,6 +55,7 @@ async def until_kept(w: World) -> None:
 # ── As people see it ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.req("gateways.approval")
 @pytest.mark.req("trust.gateways.approval.literal")
 async def test_the_whole_call_is_shown_as_literal_text_with_what_always_means(
     tmp_path: Path,
