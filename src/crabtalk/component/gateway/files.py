@@ -114,15 +114,14 @@ def adopt_folder(earlier: Path, directory: Path) -> None:
     if earlier.is_symlink() or not earlier.is_dir():
         return
     make_private(directory)
-    for child in list(earlier.iterdir()):
-        if not os.path.lexists(directory / child.name):
-            child.rename(directory / child.name)
     try:
+        for child in list(earlier.iterdir()):
+            if not os.path.lexists(directory / child.name):
+                child.rename(directory / child.name)
         earlier.rmdir()
-    except OSError as error:  # a name that both had: what is left stays where it is
-        log.warning("files of an earlier release stay in %s: %s", earlier, error)
-        return
-    earlier.symlink_to(os.path.relpath(directory, earlier.parent), target_is_directory=True)
+        earlier.symlink_to(os.path.relpath(directory, earlier.parent), target_is_directory=True)
+    except OSError as error:  # a name that both have, or a system without links
+        log.warning("files of an earlier release are left in %s: %s", earlier, error)
 
 
 def make_room(folder: Path, most: int) -> None:

@@ -73,7 +73,8 @@ class Posting:
         """Each approval has messages of its own. When it is answered, or nobody waits for it any
         more, its last message loses the buttons and says what was answered."""
         filled = self._item.forms.get(form.ask) or Filled()
-        if is_shown(filled) and (not is_open or filled.asked != form.current):
+        is_known = is_shown(filled) and filled.asked >= 0  # earlier releases did not say which
+        if is_known and (not is_open or filled.asked != form.current):
             await self._close_approval(form, filled)
         if not is_open or form.current is None:
             return

@@ -27,6 +27,8 @@ STATUS = 120
 LABEL = 48
 # The question itself is shown.
 ASK_USER = "ask_user"
+# Before calls that were not carried out yet.
+WAITING = "⏳"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,8 @@ class Writing:
         self._labels = shortened(", ".join(shown), STATUS) or self._labels
         self._news.set()
 
-    def close(self) -> None:
-        self._do(Close(len(self._text), f"✓ {self._labels}" if self._labels else ""))
+    def close(self, sign: str = "✓") -> None:
+        self._do(Close(len(self._text), f"{sign} {self._labels}" if self._labels else ""))
 
     def close_part(self) -> None:
         """What is complete is shown: where nothing grows, and parts are wanted."""
@@ -127,7 +129,7 @@ class Writing:
     def show(self, form: Form, *, is_open: bool = True) -> None:
         self.is_asking = is_open and not form.is_complete
         if self.is_asking:
-            self.close()
+            self.close(WAITING if form.is_approval else "✓")
         self._do(Show(form, is_open))
 
     def filled(self, form: Form) -> Formed:
