@@ -1,6 +1,6 @@
 """Accepted: what it costs that a turn, or a steer, is kept before it is acknowledged.
 
-    python -m bench accepted [--conversations N] [--rounds N] [--against DIR]
+    python -m bench accepted [--conversations N] [--rounds N] [--only WORK] [--against DIR]
 
 A thousand conversations, some of them at a time. `--against` measures a second daemon from the
 sources in DIR as well, turn and turn about with this one. Both flush what they keep.
@@ -113,14 +113,17 @@ def run(arguments: list[str]) -> list[Table]:
     parser.add_argument("--conversations", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--only", choices=list(WORK), action="append")
     options = parser.parse_args(arguments)
     times: dict[tuple[str, str], Times] = {}
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         targets = list(daemons(stack, scratch, options.against))
         with on_core(-1):
+            for target in targets:  # what is loaded late, and the conversations themselves
+                uvloop.run(carry_out(target, "alone", options.conversations, Times()))
             for number in range(options.rounds):
-                for what in WORK:
+                for what in options.only or WORK:
                     # Who is first changes, so that neither always meets the other's leftovers.
                     for target in targets[:: 1 if number % 2 else -1]:
                         kept = times.setdefault((what, target.name), Times())
