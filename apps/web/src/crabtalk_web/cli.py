@@ -18,6 +18,7 @@ from crabtalk.component.command import (
 
 from . import __version__
 from .account import asked, paired, settings
+from .relay_commands import accounts, invites
 from .running import relay_config, relay_until_stopped, run, until_stopped, up_until_stopped
 
 NAME = "crabtalk-web"
@@ -112,23 +113,46 @@ def gateway(home: Path, verbose: bool) -> None:
     run(home, verbose, Gateway(home, credentials, config).run(), "web")
 
 
-@main.command()
+@main.group(invoke_without_command=True)
 @home_option
 @verbose_option
 @click.option("--port", type=click.IntRange(0, 65535), help="Another than config/web.toml says.")
-def relay(home: Path, verbose: bool, port: int | None) -> None:
-    """Run the relay alone. It keeps what it cannot read.
+@click.option(
+    "--registration",
+    type=click.Choice(["open", "invite", "closed"]),
+    help="Who may make an account here.",
+)
+@click.pass_context
+def relay(
+    context: click.Context,
+    home: Path,
+    verbose: bool,
+    port: int | None,
+    registration: str | None,
+) -> None:
+    """Run the relay alone, or manage its accounts and invites.
+
+    It keeps what it cannot read. Where others can reach it, new accounts need an invite.
 
     \b
-    Example:
+    Examples:
       crabtalk-web relay --port 3005
+      crabtalk-web relay invites create
+      crabtalk-web relay accounts list
     """
     from .gateway import load_config
     from .gateway.store import Store
 
+    if context.invoked_subcommand is not None:
+        return
     config = load_config(Store(home).config)
     Store(home).prepare()
-    run(home, verbose, relay_until_stopped(relay_config(home, config, port)), "relay")
+    settings = relay_config(home, config, port, registration or "")
+    run(home, verbose, relay_until_stopped(settings), "relay")
+
+
+relay.add_command(accounts)
+relay.add_command(invites)
 
 
 @main.command()

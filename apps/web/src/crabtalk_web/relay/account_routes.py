@@ -4,7 +4,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from . import accounts, artifact_updates, artifacts, pairs, shapes
-from .accounts import Device
+from .accounts import Device, within_quota
 from .core import Core
 from .errors import RelayError, invalid
 from .ids import now_ms
@@ -125,7 +125,7 @@ class AccountRoutes:
             if len({each.key for each in changes}) < len(changes):
                 raise invalid("body/mutations", "must name each key once")
             errors, results, update = await self._core.database.write(
-                pairs.change, caller.account, changes
+                within_quota, self._core.limits, pairs.change, caller.account, changes
             )
         if errors:
             return answer({"success": False, "errors": errors}, 409)

@@ -10,7 +10,9 @@ from .accounts import Device
 from .core import Core
 from .errors import RelayError, not_found
 from .mailroom import answer
+from .ids import now_ms
 from .pairings import Asked
+from .registration import Admission
 from .routing import OpenRoute, Route
 
 KEY_SIZE = 32
@@ -51,14 +53,26 @@ class AuthRoutes:
                 raise RelayError(401, "sign a nonce of POST /v1/auth/nonce, each one once")
             if not is_signed(login):
                 raise RelayError(401, "Invalid signature")
-            token = await self._core.database.write(
-                accounts.log_in,
-                login.public_key,
-                login.challenge,
-                client_of(request),
-                most=limits.accounts,
-            )
+            token = await self._log_in(request, login)
         return answer({"success": True, "token": token})
+
+    async def _log_in(self, request: web.Request, login: shapes.Login) -> str:
+        core, limits = self._core, self._core.limits
+        address = core.proxies.client_of(request)
+        if not await core.database.read(accounts.is_known, login.public_key):
+            core.doorman.check_new_account(address)
+        admission = Admission(
+            core.config.registration_mode,
+            limits.accounts,
+            login.invite or "",
+            now_ms() - round(limits.unused_account * 1000),
+        )
+        token, is_new = await core.database.write(
+            accounts.log_in, login.public_key, login.challenge, client_of(request), admission
+        )
+        if is_new:
+            core.doorman.created_account(address)
+        return token
 
     async def ask_terminal(self, request: web.Request) -> web.Response:
         return await self._ask(request, "terminal")
@@ -140,7 +154,7 @@ class AuthRoutes:
 
     def _knock(self, request: web.Request) -> None:
         most = self._core.limits.strangers_requests
-        self._core.doorman.knock(request.remote or "", "auth", most)
+        self._core.doorman.knock(self._core.proxies.client_of(request), "auth", most)
 
 
 def state_of(asked: Asked) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 
 from aiohttp import web
 
@@ -16,6 +16,7 @@ from .limits import Limits
 REMEMBERED = 10_000
 NONCES = 10_000
 MINUTE = 60.0
+HOUR = 3600.0
 # How far `seenAt` of a device may be behind, in milliseconds.
 SEEN = 60_000
 
@@ -31,6 +32,7 @@ class Doorman:
         self._nonces: OrderedDict[bytes, float] = OrderedDict()
         self._knocks: Counter[tuple[str, str]] = Counter()
         self._minute = 0.0
+        self._created: dict[str, deque[float]] = {}  # when, by address
 
     async def caller(self, request: web.Request) -> Device:
         """Raises RelayError 401."""
@@ -62,6 +64,30 @@ class Doorman:
         self._revoked[hashed] = None
         if len(self._revoked) > REMEMBERED:
             self._revoked.popitem(last=False)
+
+    def forget_account(self, account: str) -> None:
+        """It was removed, and its tokens with it."""
+        for hashed in [one for one, device in self._known.items() if device.account == account]:
+            self.revoked(hashed)
+
+    def check_new_account(self, who: str) -> None:
+        """Whether this address may make one more account now. Raises RelayError 429."""
+        now, most = asyncio.get_running_loop().time(), self._limits.accounts_an_hour
+        recent = self._created.get(who)
+        while recent and recent[0] < now - HOUR:
+            recent.popleft()
+        if recent and len(recent) >= most:
+            raise RelayError(
+                429, f"at most {most} new accounts an hour from one address; try again later"
+            )
+
+    def created_account(self, who: str) -> None:
+        now = asyncio.get_running_loop().time()
+        self._created.setdefault(who, deque()).append(now)
+        if len(self._created) > REMEMBERED:
+            for address, times in list(self._created.items()):
+                if times[-1] < now - HOUR:
+                    del self._created[address]
 
     def knock(self, who: str, what: str, most: int) -> None:
         """Counts within a minute. Raises RelayError 429."""

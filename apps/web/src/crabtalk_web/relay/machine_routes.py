@@ -37,6 +37,7 @@ class MachineRoutes:
                 new.metadata,
                 new.daemon_state or None,
                 new.data_encryption_key,
+                self._core.limits.account_machines,
             )
         self._core.presence.welcome("machines", caller.account, new.id)
         if update:

@@ -140,6 +140,51 @@ MIGRATIONS = (
         UNIQUE (account, token)
     );
     """,
+    # What accounts take up, so that quotas cost no scan; invites; accounts that were removed.
+    """
+    ALTER TABLE accounts ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE accounts ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE sessions ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+    UPDATE sessions SET bytes = coalesce(
+        (SELECT sum(length(content)) FROM messages WHERE session = sessions.no), 0);
+    UPDATE accounts SET
+        messages = coalesce((SELECT sum(seq) FROM sessions WHERE account = accounts.id), 0),
+        bytes = coalesce((SELECT sum(bytes) FROM sessions WHERE account = accounts.id), 0)
+            + coalesce((SELECT sum(length(value)) FROM pairs WHERE account = accounts.id), 0)
+            + coalesce((SELECT sum(length(header) + length(body)) FROM artifacts
+                WHERE account = accounts.id), 0);
+    CREATE TRIGGER pair_added AFTER INSERT ON pairs BEGIN
+        UPDATE accounts SET bytes = bytes + coalesce(length(NEW.value), 0) WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER pair_changed AFTER UPDATE OF value ON pairs BEGIN
+        UPDATE accounts SET bytes = bytes + coalesce(length(NEW.value), 0)
+            - coalesce(length(OLD.value), 0) WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER artifact_added AFTER INSERT ON artifacts BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.header) + length(NEW.body)
+            WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER artifact_changed AFTER UPDATE OF header, body ON artifacts BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.header) + length(NEW.body)
+            - length(OLD.header) - length(OLD.body) WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER artifact_removed AFTER DELETE ON artifacts BEGIN
+        UPDATE accounts SET bytes = bytes - length(OLD.header) - length(OLD.body)
+            WHERE id = OLD.account;
+    END;
+    CREATE TABLE invites (
+        id TEXT PRIMARY KEY,
+        hash BLOB NOT NULL UNIQUE,
+        uses_left INTEGER NOT NULL,
+        used INTEGER NOT NULL DEFAULT 0,
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER NOT NULL
+    );
+    CREATE TABLE removals (
+        no INTEGER PRIMARY KEY AUTOINCREMENT,
+        account TEXT NOT NULL
+    );
+    """,
 )
 
 
@@ -165,4 +210,10 @@ def migrate(db: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) ->
 
 def statements(script: str) -> list[str]:
     """`executescript` would commit before it begins, and half a migration could be left."""
-    return [part for part in script.split(";") if part.strip()]
+    found, statement = [], ""
+    for part in script.split(";"):
+        statement += f"{part};"
+        if sqlite3.complete_statement(statement):  # a trigger has semicolons inside
+            found.append(statement)
+            statement = ""
+    return [each for each in found if each.strip(" \n;")]

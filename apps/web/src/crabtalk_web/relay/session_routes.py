@@ -36,7 +36,12 @@ class SessionRoutes:
             if len(new.metadata) > self._core.limits.metadata:
                 raise invalid("body/metadata", f"has at most {self._core.limits.metadata} bytes")
             session, update = await self._core.database.write(
-                sessions.create, caller.account, new.tag, new.metadata, new.data_encryption_key
+                sessions.create,
+                caller.account,
+                new.tag,
+                new.metadata,
+                new.data_encryption_key,
+                self._core.limits.account_sessions,
             )
         self._core.presence.welcome("sessions", caller.account, session["id"])
         if update:
