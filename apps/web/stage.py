@@ -149,7 +149,7 @@ async def stage(
     work.mkdir(parents=True, exist_ok=True)
     (work / "retry.py").write_text(plays.RETRY)
     (work / "header.png").write_bytes(drawing(480, 160))
-    limits = Limits(strangers_requests=100_000, uploads_a_minute=10_000)
+    limits = Limits(strangers_requests=100_000, accounts_an_hour=100_000, uploads_a_minute=10_000)
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(acting())
         daemon = await stack.enter_async_context(

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,6 +23,8 @@ from .relay_commands import accounts, invites
 from .running import relay_config, relay_until_stopped, run, until_stopped, up_until_stopped
 
 NAME = "crabtalk-web"
+# What our page calls itself, which numbers its messages.
+PROTECTED = "crabtalk-page/"
 EXAMPLES = """\b
 Examples:
   crabtalk-web up
@@ -221,8 +224,19 @@ def list_devices(home: Path, in_json: bool) -> None:
     if in_json:
         document({"devices": found})
     elif found:
-        rows = [[str(one.get(key) or "") for key in ("id", "kind", "client")] for one in found]
+        rows = [
+            [*(str(one.get(key) or "") for key in ("id", "kind", "client")), protection_of(one)]
+            for one in found
+        ]
         show(table([[one_line(cell) for cell in row] for row in rows]))
+
+
+def protection_of(device: dict[str, Any]) -> str:
+    """What is to be said of a device that writes messages without a counter."""
+    is_protected = str(device.get("client") or "").startswith(PROTECTED)
+    if is_protected or device.get("kind") == "terminal":
+        return ""
+    return "writes without replay protection"
 
 
 @devices.command()
@@ -263,6 +277,16 @@ def status(home: Path, in_json: bool) -> None:
         show("This machine is not paired; run `crabtalk-web up`, or `crabtalk-web pair URL`.")
         return
     show(f"Paired with {found['relay']}, {'running' if found['running'] else 'not running'}.")
-    rows = [[one_line(one["agent"]), f"{one['unsent']} to send"] for one in found["conversations"]]
+    rows = [describe_conversation(one) for one in found["conversations"]]
     if rows:
         show(table(rows))
+
+
+def describe_conversation(one: dict[str, Any]) -> list[str]:
+    told = []
+    if one["refused"]:
+        told.append(f"{one['refused']} messages refused")
+    if one["unprotected"]:
+        names = ", ".join(one_line(name) for name in one["unprotected"])
+        told.append(f"written to without replay protection by {names}")
+    return [one_line(one["agent"]), f"{one['unsent']} to send", "; ".join(told)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from crabtalk.component.command import document, home_option, json_option, show, table
 
@@ -25,8 +26,15 @@ def data_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def folder(home: Path, data: Path | None) -> Path:
+    """`crabtalk-web relay --home DIR accounts list` counts as well as --home at the end."""
     from .gateway.store import Store
 
+    context = click.get_current_context()
+    while context.parent is not None:
+        if context.get_parameter_source("home") is ParameterSource.COMMANDLINE:
+            home = context.params["home"]
+            break
+        context = context.parent
     return data or Store(home).relay
 
 

@@ -175,7 +175,6 @@ class Inbox:
         self._refusals.tell(mark, reason, text_of(body))
         refused = msgspec.structs.replace(mark, reason=reason)
         self._journal.note(Read(seq, book.files, mark=refused))
-        log.warning("a message was refused (%s)", reason)
         return False
 
     def _act_on(self, body: AnyBody, mark: Mark, seq: int) -> None:

@@ -1,5 +1,6 @@
 """Refusals: what people are told when a message was not acted on, and how often."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -52,6 +53,8 @@ MANY = (
     " `crabtalk-web status` counts them. Do not trust this relay."
 )
 
+log = logging.getLogger(__name__)
+
 
 class Refusals:
     """`say` puts a line of service into the session."""
@@ -68,6 +71,7 @@ class Refusals:
         if len(self._said) > NOTICES_AN_HOUR:
             return
         self._said.append(now)
+        log.warning("a message of a device was refused (%s)", reason)
         refused: dict[str, Any] = {"reason": reason, "localId": mark.local}
         if mark.chain is not None:
             refused |= {"chain": mark.chain.chain, "counter": mark.chain.counter}

@@ -22,6 +22,7 @@ class Device:
 
     id: str
     account: str
+    client: str = ""  # what it calls itself
 
 
 def log_in(
@@ -69,8 +70,10 @@ def add_device(db: sqlite3.Connection, account: str, kind: str, client: str) -> 
 
 
 def device_of_token(db: sqlite3.Connection, hashed: bytes) -> Device | None:
-    row = db.execute("SELECT id, account FROM devices WHERE token_hash = ?", (hashed,)).fetchone()
-    return None if row is None else Device(row["id"], row["account"])
+    row = db.execute(
+        "SELECT id, account, client FROM devices WHERE token_hash = ?", (hashed,)
+    ).fetchone()
+    return None if row is None else Device(row["id"], row["account"], row["client"])
 
 
 def devices(db: sqlite3.Connection, caller: Device) -> list[dict[str, Any]]:
@@ -101,6 +104,12 @@ def revoke(db: sqlite3.Connection, account: str, device: str) -> bytes | None:
 def saw(db: sqlite3.Connection, seen: dict[str, int]) -> None:
     pairs = [(at, device) for device, at in seen.items()]
     db.executemany("UPDATE devices SET seen_at = ? WHERE id = ?", pairs)
+
+
+def rename(db: sqlite3.Connection, clients: dict[str, str]) -> None:
+    """Devices that call themselves something else now, after an update."""
+    pairs = [(client, device) for device, client in clients.items()]
+    db.executemany("UPDATE devices SET client = ? WHERE id = ?", pairs)
 
 
 def usage(db: sqlite3.Connection, account: str) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from nacl.signing import VerifyKey
 from . import accounts, pairings, shapes
 from .accounts import Device
 from .core import Core
+from .doorman import CLIENT_HEADER
 from .errors import RelayError, not_found
 from .mailroom import answer
 from .ids import now_ms
@@ -187,4 +188,4 @@ def is_signed(login: shapes.Login) -> bool:
 
 def client_of(request: web.Request) -> str:
     """What kind of program it says it is: `cli/1.2.5`."""
-    return request.headers.get("X-Happy-Client", "")
+    return request.headers.get(CLIENT_HEADER, "")

@@ -13,6 +13,7 @@ from .errors import RelayError
 from .ids import now_ms, token_hash
 from .limits import Limits
 
+CLIENT_HEADER = "X-Happy-Client"
 REMEMBERED = 10_000
 NONCES = 10_000
 MINUTE = 60.0
@@ -29,6 +30,7 @@ class Doorman:
         self._revoked: OrderedDict[bytes, None] = OrderedDict()
         self._seen: dict[str, int] = {}
         self._unwritten: dict[str, int] = {}
+        self._renamed: dict[str, str] = {}
         self._nonces: OrderedDict[bytes, float] = OrderedDict()
         self._knocks: Counter[tuple[str, str]] = Counter()
         self._minute = 0.0
@@ -43,6 +45,11 @@ class Doorman:
         device = await self.device(token.strip())
         if device is None:
             raise RelayError(401, "Invalid token")
+        client = request.headers.get(CLIENT_HEADER, "")[: accounts.CLIENT_NAME]
+        if client and client != device.client:
+            device = Device(device.id, device.account, client)
+            self._known[token_hash(token.strip())] = device
+            self._renamed[device.id] = client
         return device
 
     async def device(self, token: str) -> Device | None:
@@ -116,6 +123,9 @@ class Doorman:
             await self._database.write(accounts.saw, seen)
         if len(self._seen) > REMEMBERED:
             self._seen.clear()
+        renamed, self._renamed = self._renamed, {}
+        if renamed:
+            await self._database.write(accounts.rename, renamed)
 
     def _saw(self, device: str) -> None:
         now = now_ms()
