@@ -1,5 +1,7 @@
 """Routes of accounts and pairing: how a token is come by, and how it is taken away."""
 
+from collections.abc import Callable
+
 import msgspec
 from aiohttp import web
 from nacl.exceptions import CryptoError
@@ -59,20 +61,23 @@ class AuthRoutes:
 
     async def _log_in(self, request: web.Request, login: shapes.Login) -> str:
         core, limits = self._core, self._core.limits
-        address = core.proxies.client_of(request)
+        give_back: Callable[[], None] | None = None
         if not await core.database.read(accounts.is_known, login.public_key):
-            core.doorman.check_new_account(address)
+            give_back = core.doorman.reserve_account(core.proxies.client_of(request))
         admission = Admission(
             core.config.registration_mode,
             limits.accounts,
             login.invite or "",
             now_ms() - round(limits.unused_account * 1000),
         )
-        token, is_new = await core.database.write(
-            accounts.log_in, login.public_key, login.challenge, client_of(request), admission
-        )
-        if is_new:
-            core.doorman.created_account(address)
+        is_new = False
+        try:
+            token, is_new = await core.database.write(
+                accounts.log_in, login.public_key, login.challenge, client_of(request), admission
+            )
+        finally:
+            if give_back is not None and not is_new:
+                give_back()
         return token
 
     async def ask_terminal(self, request: web.Request) -> web.Response:

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -34,7 +35,7 @@ class Doorman:
         self._nonces: OrderedDict[bytes, float] = OrderedDict()
         self._knocks: Counter[tuple[str, str]] = Counter()
         self._minute = 0.0
-        self._created: dict[str, deque[float]] = {}  # when, by address
+        self._made: dict[str, deque[float]] = {}  # when accounts were made, by address
 
     async def caller(self, request: web.Request) -> Device:
         """Raises RelayError 401."""
@@ -77,24 +78,22 @@ class Doorman:
         for hashed in [one for one, device in self._known.items() if device.account == account]:
             self.revoked(hashed)
 
-    def check_new_account(self, who: str) -> None:
-        """Whether this address may make one more account now. Raises RelayError 429."""
+    def reserve_account(self, who: str) -> Callable[[], None]:
+        """Counts an account that an address is about to make. What it returns takes that back,
+        for when none was made. Raises RelayError 429."""
         now, most = asyncio.get_running_loop().time(), self._limits.accounts_an_hour
-        recent = self._created.get(who)
-        while recent and recent[0] < now - HOUR:
-            recent.popleft()
-        if recent and len(recent) >= most:
+        made = self._made.setdefault(who, deque())
+        while made and made[0] < now - HOUR:
+            made.popleft()
+        if len(made) >= most:
             raise RelayError(
                 429, f"at most {most} new accounts an hour from one address; try again later"
             )
-
-    def created_account(self, who: str) -> None:
-        now = asyncio.get_running_loop().time()
-        self._created.setdefault(who, deque()).append(now)
-        if len(self._created) > REMEMBERED:
-            for address, times in list(self._created.items()):
-                if times[-1] < now - HOUR:
-                    del self._created[address]
+        made.append(now)
+        if len(self._made) > REMEMBERED:
+            recent = {each: times for each, times in self._made.items() if times and times[-1] > now - HOUR}
+            self._made = recent
+        return lambda: made.remove(now) if now in made else None
 
     def knock(self, who: str, what: str, most: int) -> None:
         """Counts within a minute. Raises RelayError 429."""
