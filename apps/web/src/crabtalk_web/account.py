@@ -42,7 +42,8 @@ async def asked(home: Path, method: str, path: str) -> dict[str, Any]:
 
 
 async def paired(path: Path, url: str, invite: str = "") -> "Credentials":
-    """`invite` lets whoever opens the link make an account. Shows how to let this machine in, again and again until somebody does."""
+    """Shows how to let this machine in, again and again until somebody does. `invite` lets whoever
+    opens the link make an account."""
     from .gateway import GatewayError, Pairing, RelayHttp
 
     async with RelayHttp(url) as relay:

@@ -5,7 +5,7 @@ They work on the relay's folder, whether it is running or not.
 
 import re
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,12 @@ def folder(home: Path, data: Path | None) -> Path:
 
 @click.group()
 def accounts() -> None:
-    """Accounts of the relay: list them, and remove one."""
+    """Accounts of the relay: list them, and remove one.
+
+    \b
+    Example:
+      crabtalk-web relay accounts list
+    """
 
 
 @accounts.command("list")
@@ -99,7 +104,12 @@ def remove_account(account: str, home: Path, data: Path | None) -> None:
 
 @click.group()
 def invites() -> None:
-    """Invites, which let people make an account: create, list and revoke them."""
+    """Invites let people make an account: create, list, revoke them.
+
+    \b
+    Example:
+      crabtalk-web relay invites create
+    """
 
 
 @invites.command("create")
@@ -179,12 +189,14 @@ def format_invite(one: dict[str, Any]) -> list[str]:
 def format_time(milliseconds: int | None) -> str:
     if not milliseconds:
         return "never"
-    when = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    when = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return when.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def parse_duration(text: str) -> float:
     found = re.fullmatch(r"(\d{1,6})([mhd])", text)
     if found is None or not int(found[1]):
-        raise click.BadParameter("write a number with m, h or d, such as 12h", param_hint="--expires")
+        raise click.BadParameter(
+            "write a number with m, h or d, such as 12h", param_hint="--expires"
+        )
     return float(int(found[1]) * UNITS[found[2]])

@@ -93,7 +93,7 @@ async def test_clients_without_replay_protection_are_named_in_the_settings(home:
         assert await on.person.faults() == []
 
 
-@pytest.mark.req("page.invite")
+@pytest.mark.req("page.registration")
 async def test_a_relay_that_asks_for_an_invite_says_so_and_takes_it(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -116,7 +116,7 @@ async def test_a_relay_that_asks_for_an_invite_says_so_and_takes_it(
         await expect(person.page.get_by_role("navigation", name="Conversations")).to_be_visible()
 
 
-@pytest.mark.req("page.invite")
+@pytest.mark.req("page.registration")
 async def test_the_link_of_a_machine_can_carry_the_invite(browser: Browser, tmp_path: Path) -> None:
     async with (
         stage(tmp_path, agents=cast("crab"), registration="invite") as on,

@@ -17,6 +17,7 @@ from typing import Any
 from .errors import GatewayError
 
 WHILE_BUSY = ("queue", "steer")
+REGISTRATION = ("open", "invite", "closed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,11 @@ def load_config(path: Path) -> GatewayConfig:
         raise GatewayError(f"{path}: {error}") from None
     if config.while_busy not in WHILE_BUSY:
         raise GatewayError(f'{path}: while_busy is "queue" or "steer", not {config.while_busy!r}')
+    if config.relay.registration not in ("", *REGISTRATION):
+        raise GatewayError(
+            f'{path}: registration is "open", "invite" or "closed", not'
+            f" {config.relay.registration!r}"
+        )
     if not config.sender:
         raise GatewayError(f"{path}: sender is empty; leave it out for `user`")
     return config

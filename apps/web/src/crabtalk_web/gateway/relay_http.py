@@ -88,7 +88,9 @@ class RelayHttp:
         """The last messages before that one, the latest first."""
         path = f"/v3/sessions/{quote(session)}/messages?before_seq={seq}&limit={AT_ONCE}"
         messages = table(await self._ask("GET", path)).get("messages")
-        return [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+        return (
+            [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+        )
 
     # ── Files ───────────────────────────────────────────────────────────────────────────────
 

@@ -106,17 +106,18 @@ class Memory:
                 self._seen.popitem(last=False)
         if mark.chain is not None:
             self._apply_chain(mark, mark.chain, session)
-        elif not mark.reason and mark.client not in self.clients:
-            if len(self.clients) < MOST_CLIENTS:
-                self.clients.append(mark.client)
+        elif not mark.reason:
+            self._name_client(mark.client)
+
+    def _name_client(self, client: str) -> None:
+        if client not in self.clients and len(self.clients) < MOST_CLIENTS:
+            self.clients.append(client)
 
     def _apply_chain(self, mark: Mark, chain: Chain, session: str) -> None:
         key = (session, chain.chain)
         head = self._heads.get(key)
         if not mark.reason:
-            self._heads[key] = Head(
-                session, chain.chain, chain.device, chain.counter, mark.hash
-            )
+            self._heads[key] = Head(session, chain.chain, chain.device, chain.counter, mark.hash)
         elif mark.reason in ("gap", "fork"):
             # What is missing may come later, and its successor was refused already: the order is
             # lost for good.

@@ -25,7 +25,9 @@ def open_database(data: Path) -> Iterator[sqlite3.Connection]:
     """The database of a relay, in autocommit mode. Raises RelayConfigError."""
     path = data / "relay.db"
     if not path.is_file():
-        raise RelayConfigError(f"there is no relay in {data}; start one there first, or name --data")
+        raise RelayConfigError(
+            f"there is no relay in {data}; start one there first, or name --data"
+        )
     try:
         db = sqlite3.connect(path, isolation_level=None)
         db.row_factory = sqlite3.Row

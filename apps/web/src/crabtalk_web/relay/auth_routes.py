@@ -12,8 +12,8 @@ from .accounts import Device
 from .core import Core
 from .doorman import CLIENT_HEADER
 from .errors import RelayError, not_found
-from .mailroom import answer
 from .ids import now_ms
+from .mailroom import answer
 from .pairings import Asked
 from .registration import Admission
 from .routing import OpenRoute, Route

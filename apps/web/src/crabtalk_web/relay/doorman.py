@@ -91,7 +91,11 @@ class Doorman:
             )
         made.append(now)
         if len(self._made) > REMEMBERED:
-            recent = {each: times for each, times in self._made.items() if times and times[-1] > now - HOUR}
+            recent = {
+                each: times
+                for each, times in self._made.items()
+                if times and times[-1] > now - HOUR
+            }
             self._made = recent
         return lambda: made.remove(now) if now in made else None
 
