@@ -202,12 +202,12 @@ async def test_messages_from_before_an_update_cannot_be_repeated_after_it(tmp_pa
         await w.phone.say(chained.session, "!say old", local_id="old")
         await until_answered(w, chained, "old")
         await w.stop_gateway()
-        for path in Store(w.daemon.home).journal.glob("*.jsonl"):
-            lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for journal in Store(w.daemon.home).journal.glob("*.jsonl"):
+            lines = [json.loads(line) for line in journal.read_text().splitlines()]
             for line in lines:
                 for key in ("mark", "learned", "memory"):
                     line.pop(key, None)
-            path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         await w.start_gateway()
         page = await w.phone.ask("GET", f"/v3/sessions/{chained.session.id}/messages?limit=100")
         (old,) = [one for one in page["messages"] if one["localId"] == "old"]

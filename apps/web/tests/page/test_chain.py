@@ -38,7 +38,8 @@ async def chains(person: Phone, session: Session, count: int) -> list[Chain]:
             if len(messages) >= count:
                 break
             await asyncio.sleep(0.02)
-    memory, found = Memory(), []
+    memory = Memory()
+    found: list[Chain] = []
     for message in messages:
         plain = session.sealer.open(message["content"]["c"])
         if plain["role"] == "session" and plain["content"]["role"] == "agent":

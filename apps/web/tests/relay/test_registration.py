@@ -51,7 +51,11 @@ async def register_from(client: Client, address: str) -> int:
 
 @pytest.mark.req("relay.registration.default")
 def test_a_relay_that_others_reach_asks_for_invites_unless_told_otherwise(tmp_path: Path) -> None:
-    tls = {"tls_certificate": tmp_path, "tls_key": tmp_path, "host_name": "relay.example"}
+    tls: dict[str, Any] = {
+        "tls_certificate": tmp_path,
+        "tls_key": tmp_path,
+        "host_name": "relay.example",
+    }
     local = RelayConfig(tmp_path)
     assert (local.registration_mode, local.notices()) == ("open", [])
     assert RelayConfig(tmp_path, public_url="http://localhost:8000").registration_mode == "open"
@@ -170,7 +174,7 @@ async def test_an_account_is_listed_with_what_it_has_and_removed_while_the_relay
         )["accounts"]
         (one,) = [account for account in listed if account["messages"] == 50]
         sizes = await asyncio.to_thread(
-            ask, data, "SELECT sum(length(content)) FROM messages WHERE session = 1"
+            ask, data, "SELECT sum(size) FROM sizes WHERE account = (SELECT min(id) FROM accounts)"
         )
         assert one["sessions"] == 1
         assert one["bytes"] == sizes + 7
@@ -349,7 +353,53 @@ async def test_a_database_of_an_earlier_relay_is_counted_when_it_is_opened(tmp_p
     (one,) = json.loads(
         (await called("relay", "accounts", "list", "--data", tmp_path, "--json")).answer
     )["accounts"]
-    assert (one["messages"], one["bytes"], one["sessions"]) == (2, 7, 1)
+    assert (one["messages"], one["bytes"], one["sessions"]) == (2, 8, 1)
+
+
+@pytest.mark.req("relay.quota")
+async def test_what_is_counted_is_what_is_there_whatever_was_done(tmp_path: Path) -> None:
+    async with town(tmp_path) as there:
+        ada = await there.person()
+        session, other, machine = await ada.session(), await ada.session("b"), await ada.machine()
+        socket = await ada.connect(clientType="user-scoped")
+        await ada.say(session, "one", "two", "two")
+        await ada.say(other, "three")
+        for number, value in enumerate(("a" * 50, "b")):
+            sealed = ada.sealer.seal(value)
+            told = {"sid": session, "metadata": sealed, "expectedVersion": number}
+            assert (await socket.call("update-metadata", told))["result"] == "success"
+            told = {"sid": session, "agentState": sealed, "expectedVersion": number}
+            assert (await socket.call("update-state", told))["result"] == "success"
+            pair = {"key": "k", "value": sealed, "version": number - 1}
+            assert (await ada.post("/v1/kv", mutations=[pair])).status == 200
+            settings = {"settings": sealed, "expectedVersion": number}
+            assert (await ada.post("/v1/account/settings", **settings)).status == 200
+        artifact = {"header": "AAAA", "body": "AAAA", "dataEncryptionKey": "AAAA"}
+        assert (await ada.post("/v1/artifacts", id="a", **artifact)).status == 200
+        assert (await ada.post("/v1/artifacts", id="b", **artifact)).status == 200
+        assert (await ada.delete("/v1/artifacts/a")).status == 200
+        for each in (session, other):
+            key = await ada.post(f"/v1/access-keys/{each}/{machine}", data="AAAAAAAA")
+            assert key.status == 200
+        await check_counts(tmp_path)
+        assert (await ada.delete(f"/v1/sessions/{session}")).status == 200
+        await check_counts(tmp_path)
+        assert (await ada.delete(f"/v1/machines/{machine}")).status == 200
+        await check_counts(tmp_path)
+        assert await asyncio.to_thread(ask, tmp_path, "SELECT messages FROM accounts") == 1
+
+
+async def check_counts(data: Path) -> None:
+    counted = await asyncio.to_thread(ask, data, "SELECT bytes FROM accounts")
+    there = await asyncio.to_thread(ask, data, "SELECT sum(size) FROM sizes")
+    kept = await asyncio.to_thread(ask, data, "SELECT sum(bytes) FROM sessions")
+    messages = await asyncio.to_thread(
+        ask, data, "SELECT coalesce(sum(length(content)), 0) FROM messages"
+    )
+    keys = await asyncio.to_thread(
+        ask, data, "SELECT coalesce(sum(length(data)), 0) FROM access_keys"
+    )
+    assert (counted, kept) == (there, messages + keys)
 
 
 # ── Proxies ─────────────────────────────────────────────────────────────────────────────────────

@@ -60,7 +60,12 @@ class AccountRoutes:
     async def set_settings(self, request: web.Request, caller: Device) -> web.Response:
         async with self._core.mailroom.parsed(request, shapes.Settings) as wanted:
             is_done, value, version, update = await self._core.database.write(
-                accounts.set_settings, caller.account, wanted.settings, wanted.expected_version
+                within_quota,
+                self._core.limits,
+                accounts.set_settings,
+                caller.account,
+                wanted.settings,
+                wanted.expected_version,
             )
         if not is_done:
             return answer(

@@ -29,6 +29,7 @@ class Doorman:
         self._limits = limits
         self._known: OrderedDict[bytes, Device] = OrderedDict()
         self._revoked: OrderedDict[bytes, None] = OrderedDict()
+        self._removed: OrderedDict[str, None] = OrderedDict()  # accounts
         self._seen: dict[str, int] = {}
         self._unwritten: dict[str, int] = {}
         self._renamed: dict[str, str] = {}
@@ -59,7 +60,7 @@ class Doorman:
         if device is None:
             device = await self._database.read(accounts.device_of_token, hashed)
             # It may have been revoked while we asked.
-            if device is None or hashed in self._revoked:
+            if device is None or hashed in self._revoked or device.account in self._removed:
                 return None
             self._known[hashed] = device
             if len(self._known) > REMEMBERED:
@@ -75,6 +76,9 @@ class Doorman:
 
     def forget_account(self, account: str) -> None:
         """It was removed, and its tokens with it."""
+        self._removed[account] = None
+        if len(self._removed) > REMEMBERED:
+            self._removed.popitem(last=False)
         for hashed in [one for one, device in self._known.items() if device.account == account]:
             self.revoked(hashed)
 

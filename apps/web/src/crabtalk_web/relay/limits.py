@@ -57,7 +57,7 @@ class Limits:
     account_sessions: int = 10_000
     account_machines: int = 1000
     account_messages: int = 2_000_000
-    # Messages, key-value pairs and artifacts. Files have a bound of their own.
+    # All that it keeps but files, which have a bound of their own.
     account_bytes: int = 4 * 1024 * 1024 * 1024
     pairing: float = 300.0
     pairings: int = 1000

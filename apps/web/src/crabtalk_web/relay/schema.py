@@ -140,19 +140,75 @@ MIGRATIONS = (
         UNIQUE (account, token)
     );
     """,
-    # What accounts take up, so that quotas cost no scan; invites; accounts that were removed.
+    # What accounts take up, so that quotas cost no scan: triggers count what belongs to an account,
+    # and `messages.append` counts messages, a batch at a time. Invites, and accounts that were
+    # removed.
     """
     ALTER TABLE accounts ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE accounts ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE sessions ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
-    UPDATE sessions SET bytes = coalesce(
-        (SELECT sum(length(content)) FROM messages WHERE session = sessions.no), 0);
+    CREATE VIEW sizes AS
+        SELECT account, length(metadata) + coalesce(length(agent_state), 0)
+            + coalesce(length(data_key), 0) + bytes AS size FROM sessions
+        UNION ALL SELECT account, length(metadata) + coalesce(length(daemon_state), 0)
+            + coalesce(length(data_key), 0) FROM machines
+        UNION ALL SELECT account, coalesce(length(value), 0) FROM pairs
+        UNION ALL SELECT account, length(header) + length(body) FROM artifacts
+        UNION ALL SELECT id, coalesce(length(settings), 0) FROM accounts;
+    UPDATE sessions SET bytes =
+        coalesce((SELECT sum(length(content)) FROM messages WHERE session = sessions.no), 0)
+        + coalesce((SELECT sum(length(data)) FROM access_keys WHERE session = sessions.no), 0);
     UPDATE accounts SET
         messages = coalesce((SELECT sum(seq) FROM sessions WHERE account = accounts.id), 0),
-        bytes = coalesce((SELECT sum(bytes) FROM sessions WHERE account = accounts.id), 0)
-            + coalesce((SELECT sum(length(value)) FROM pairs WHERE account = accounts.id), 0)
-            + coalesce((SELECT sum(length(header) + length(body)) FROM artifacts
-                WHERE account = accounts.id), 0);
+        bytes = coalesce((SELECT sum(size) FROM sizes WHERE account = accounts.id), 0);
+    CREATE TRIGGER session_added AFTER INSERT ON sessions BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.metadata)
+            + coalesce(length(NEW.agent_state), 0) + coalesce(length(NEW.data_key), 0)
+            WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER session_changed AFTER UPDATE OF metadata, agent_state ON sessions BEGIN
+        UPDATE accounts SET bytes = bytes
+            + length(NEW.metadata) + coalesce(length(NEW.agent_state), 0)
+            - length(OLD.metadata) - coalesce(length(OLD.agent_state), 0)
+            WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER session_removed AFTER DELETE ON sessions BEGIN
+        UPDATE accounts SET messages = messages - OLD.seq, bytes = bytes - OLD.bytes
+            - length(OLD.metadata) - coalesce(length(OLD.agent_state), 0)
+            - coalesce(length(OLD.data_key), 0) WHERE id = OLD.account;
+    END;
+    CREATE TRIGGER machine_added AFTER INSERT ON machines BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.metadata)
+            + coalesce(length(NEW.daemon_state), 0) + coalesce(length(NEW.data_key), 0)
+            WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER machine_changed AFTER UPDATE OF metadata, daemon_state ON machines BEGIN
+        UPDATE accounts SET bytes = bytes
+            + length(NEW.metadata) + coalesce(length(NEW.daemon_state), 0)
+            - length(OLD.metadata) - coalesce(length(OLD.daemon_state), 0)
+            WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER machine_removed AFTER DELETE ON machines BEGIN
+        UPDATE accounts SET bytes = bytes - length(OLD.metadata)
+            - coalesce(length(OLD.daemon_state), 0) - coalesce(length(OLD.data_key), 0)
+            WHERE id = OLD.account;
+    END;
+    CREATE TRIGGER access_key_added AFTER INSERT ON access_keys BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.data)
+            WHERE id = (SELECT account FROM sessions WHERE no = NEW.session);
+        UPDATE sessions SET bytes = bytes + length(NEW.data) WHERE no = NEW.session;
+    END;
+    CREATE TRIGGER access_key_changed AFTER UPDATE OF data ON access_keys BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.data) - length(OLD.data)
+            WHERE id = (SELECT account FROM sessions WHERE no = NEW.session);
+        UPDATE sessions SET bytes = bytes + length(NEW.data) - length(OLD.data)
+            WHERE no = NEW.session;
+    END;
+    CREATE TRIGGER access_key_removed AFTER DELETE ON access_keys BEGIN
+        UPDATE accounts SET bytes = bytes - length(OLD.data)
+            WHERE id = (SELECT account FROM sessions WHERE no = OLD.session);
+        UPDATE sessions SET bytes = bytes - length(OLD.data) WHERE no = OLD.session;
+    END;
     CREATE TRIGGER pair_added AFTER INSERT ON pairs BEGIN
         UPDATE accounts SET bytes = bytes + coalesce(length(NEW.value), 0) WHERE id = NEW.account;
     END;
@@ -171,6 +227,10 @@ MIGRATIONS = (
     CREATE TRIGGER artifact_removed AFTER DELETE ON artifacts BEGIN
         UPDATE accounts SET bytes = bytes - length(OLD.header) - length(OLD.body)
             WHERE id = OLD.account;
+    END;
+    CREATE TRIGGER settings_changed AFTER UPDATE OF settings ON accounts BEGIN
+        UPDATE accounts SET bytes = bytes + coalesce(length(NEW.settings), 0)
+            - coalesce(length(OLD.settings), 0) WHERE id = NEW.id;
     END;
     CREATE TABLE invites (
         id TEXT PRIMARY KEY,

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from . import presence_rows, sessions, shapes
-from .accounts import Device
+from .accounts import Device, within_quota
 from .core import Core
 from .errors import invalid, not_found
 from .ids import now_ms
@@ -36,6 +36,8 @@ class SessionRoutes:
             if len(new.metadata) > self._core.limits.metadata:
                 raise invalid("body/metadata", f"has at most {self._core.limits.metadata} bytes")
             session, update = await self._core.database.write(
+                within_quota,
+                self._core.limits,
                 sessions.create,
                 caller.account,
                 new.tag,

@@ -81,11 +81,7 @@ def delete(db: sqlite3.Connection, account: str, session: str) -> tuple[list[str
     number = number_of(db, account, session)
     rows = db.execute("SELECT name FROM attachments WHERE session = ?", (number,))
     names = [str(row["name"]) for row in rows]
-    row = db.execute("DELETE FROM sessions WHERE no = ? RETURNING seq, bytes", (number,)).fetchone()
-    db.execute(
-        "UPDATE accounts SET messages = messages - ?, bytes = bytes - ? WHERE id = ?",
-        (row["seq"], row["bytes"], account),
-    )
+    db.execute("DELETE FROM sessions WHERE no = ?", (number,))
     return names, next_update(db, account)
 
 
