@@ -72,25 +72,29 @@ class MachineRoutes:
         return answer({"accessKey": found})
 
     async def create_access_key(self, request: web.Request, caller: Device) -> web.Response:
+        session, machine = pair(request)
         async with self._core.mailroom.parsed(request, shapes.NewAccessKey) as new:
             made = await self._core.database.write(
                 within_quota,
                 self._core.limits,
                 access_keys.create,
                 caller.account,
-                *pair(request),
+                session,
+                machine,
                 new.data,
             )
         return answer({"success": True, "accessKey": made})
 
     async def change_access_key(self, request: web.Request, caller: Device) -> web.Response:
+        session, machine = pair(request)
         async with self._core.mailroom.parsed(request, shapes.AccessKeyChange) as wanted:
             is_done, now = await self._core.database.write(
                 within_quota,
                 self._core.limits,
                 access_keys.change,
                 caller.account,
-                *pair(request),
+                session,
+                machine,
                 wanted.data,
                 wanted.expected_version,
             )
