@@ -17,6 +17,8 @@ from .relay_socket import RelaySocket
 from .teller import now_ms
 
 ARCHIVED = "archived"
+# Where a session says which kinds of clients write in it without replay protection.
+UNPROTECTED = "unprotectedClients"
 
 
 class Upkeep:
@@ -99,6 +101,9 @@ class Upkeep:
             self.surroundings,
             self._methods,
         )
+        memory = self._mirror.book.memory
+        if memory is not None and memory.clients:
+            told[UNPROTECTED] = sorted(memory.clients)
         return {**told, "lifecycleState": ARCHIVED if self.is_archived else "running"}
 
     async def alive(self, socket: RelaySocket) -> None:
