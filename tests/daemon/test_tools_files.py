@@ -200,7 +200,9 @@ async def test_what_another_conversation_read_does_not_count(tmp_path: Path, not
         past_the_end = await one_by_one(client, read(note, offset=9), edit(note, "beta", "x"))
         assert "was not read in this conversation" in one_error(past_the_end)
         assert note.read_text() == "alpha\nbeta\ngamma\n"
-        assert await one_by_one(client, edit(note, "beta", "x"), sender="user~anna") == [(False, "ok")]
+        assert await one_by_one(client, edit(note, "beta", "x"), sender="user~anna") == [
+            (False, "ok")
+        ]
 
 
 @pytest.mark.req("files.edit.stale")
