@@ -81,7 +81,9 @@ class Redirect:
             return False
         if self.target.text == "/dev/null":
             return False
-        is_copy = self.operator in (">&", "<&", "n<&") and re.fullmatch(r"\d+-?|-", self.target.text)
+        is_copy = self.operator in (">&", "<&", "n<&") and re.fullmatch(
+            r"\d+-?|-", self.target.text
+        )
         return not is_copy
 
 

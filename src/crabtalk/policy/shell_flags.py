@@ -6,10 +6,23 @@ from collections.abc import Sequence
 RECURSIVE = {"r": "recursive", "R": "recursive"}
 # Letters and long names that mean the same, for programs that deny lists usually name.
 LONG_NAMES: dict[str, dict[str, str]] = {
-    "chgrp": {"R": "recursive", "f": "silent", "h": "no-dereference", "v": "verbose", "c": "changes"},
+    "chgrp": {
+        "R": "recursive",
+        "f": "silent",
+        "h": "no-dereference",
+        "v": "verbose",
+        "c": "changes",
+    },
     "chmod": {"R": "recursive", "f": "silent", "v": "verbose", "c": "changes"},
-    "chown": {"R": "recursive", "f": "silent", "h": "no-dereference", "v": "verbose", "c": "changes"},
-    "cp": RECURSIVE | {"f": "force", "a": "archive", "l": "link", "s": "symbolic-link", "u": "update"},
+    "chown": {
+        "R": "recursive",
+        "f": "silent",
+        "h": "no-dereference",
+        "v": "verbose",
+        "c": "changes",
+    },
+    "cp": RECURSIVE
+    | {"f": "force", "a": "archive", "l": "link", "s": "symbolic-link", "u": "update"},
     "curl": {"o": "output", "O": "remote-name", "T": "upload-file", "d": "data", "X": "request"},
     "docker": {"f": "force", "a": "all", "v": "volumes"},
     "du": {"a": "all", "s": "summarize", "h": "human-readable"},
@@ -19,7 +32,8 @@ LONG_NAMES: dict[str, dict[str, str]] = {
     "ls": {"a": "all", "R": "recursive"},
     "mkdir": {"p": "parents", "m": "mode"},
     "mv": {"f": "force", "n": "no-clobber"},
-    "rm": RECURSIVE | {"f": "force", "d": "dir", "v": "verbose", "i": "interactive", "I": "interactive"},
+    "rm": RECURSIVE
+    | {"f": "force", "d": "dir", "v": "verbose", "i": "interactive", "I": "interactive"},
     "rmdir": {"p": "parents", "v": "verbose"},
     "rsync": {"r": "recursive", "a": "archive", "n": "dry-run"},
     "scp": {"R": "r"},

@@ -85,7 +85,9 @@ EXPRESSIONS = {
     "unary_expression",
 }
 # Words that bash takes as syntax where a program is expected. The parser takes some for programs.
-RESERVED = set("! { } [[ ]] case do done elif else esac fi for function if in select then until while".split())
+RESERVED = set(
+    "! { } [[ ]] case do done elif else esac fi for function if in select then until while".split()
+)
 SEPARATION = re.compile(rb"(?:[ \t]|\\\n)*")
 HIDDEN_SUBSTITUTION = re.compile(rb"(?:^|[^\\])(?:\\\\)*(?:`|\$[({]|[<>]\()")
 # Bash evaluates the index in such a text wherever it expects a number or the name of a variable.
@@ -210,6 +212,8 @@ class TreeReader:
             self._read_redirected(node)
         elif kind in ("declaration_command", "unset_command"):
             self._read_declaration(node)
+        elif kind == "variable_assignment" and is_in_arithmetic(node):
+            self._walk_children(node)
         elif kind == "variable_assignment":
             self._note((), (), (self._read_assignment(node),))
             self._walk_children(node)
@@ -219,6 +223,10 @@ class TreeReader:
             self._walk_children(node)
         elif kind == "command_substitution" and self._text[node.start_byte] == ord("`"):
             self._read_backticks(node)
+        elif kind == "test_command" and EVALUATED_INDEX.search(self._quoted_text(node)):
+            raise UnreadableCommandError("it hides a command in the index of a variable")
+        elif kind == "for_statement" and self._sets_special(node):
+            raise UnreadableCommandError("it changes a variable that decides what runs")
         elif kind in STATEMENTS or kind in EXPRESSIONS or kind in WORDS or not node.is_named:
             self._check_leaf(node)
             self._check_gaps(node)
@@ -230,6 +238,17 @@ class TreeReader:
         for child in node.children:
             self._walk(child)
 
+    def _quoted_text(self, node: "Node") -> str:
+        """All single-quoted text below a node."""
+        if node.type in ("raw_string", "ansi_c_string"):
+            return self._text[node.start_byte : node.end_byte].decode()
+        return "\n".join(filter(None, map(self._quoted_text, node.children)))
+
+    def _sets_special(self, node: "Node") -> bool:
+        name = node.child_by_field_name("variable")
+        text = self._text[name.start_byte : name.end_byte].decode() if name else ""
+        return any(SimpleCommand("", "", assignments=((text, ANYTHING),)).dangerous_assignments())
+
     def _check_leaf(self, node: "Node") -> None:
         if node.is_missing:
             raise UnreadableCommandError("it is not complete")
@@ -238,7 +257,11 @@ class TreeReader:
         text = self._text[node.start_byte : node.end_byte]
         if node.type == "expansion" and re.search(rb"@P\s*\}", text):
             raise UnreadableCommandError("it expands a text that is only known at run time")
-        if node.child_count or not node.is_named or node.type in ("raw_string", "ansi_c_string", "comment"):
+        if (
+            node.child_count
+            or not node.is_named
+            or node.type in ("raw_string", "ansi_c_string", "comment")
+        ):
             return
         if HIDDEN_SUBSTITUTION.search(text):
             raise UnreadableCommandError(DISAGREEMENT)
@@ -262,13 +285,19 @@ class TreeReader:
         script = re.sub(rb"\\([$`\\])", rb"\1", inner[1]).decode()
         self._reader.read_text(script, self._depth + 1, self._parent, self._is_guess)
         # Quotes in it were read there.
-        for covered in [one for one in self._source.covered if node.start_byte <= one[0] < node.end_byte]:
+        for covered in [
+            one for one in self._source.covered if node.start_byte <= one[0] < node.end_byte
+        ]:
             self._source.confirm(*covered)
 
     def _read_redirected(self, node: "Node") -> None:
         body = node.child_by_field_name("body")
         redirects = node.children_by_field_name("redirect")
-        if {child.id for child in node.children} - {one.id for one in redirects} - {body.id if body else 0}:
+        if (
+            {child.id for child in node.children}
+            - {one.id for one in redirects}
+            - {body.id if body else 0}
+        ):
             raise UnreadableCommandError(DISAGREEMENT)
         if body is not None and body.type != "command":
             self._walk(body)
@@ -303,11 +332,15 @@ class TreeReader:
                 redirect, spare = self._read_here_document(part, targets)
                 targets.append(redirect)
                 words += spare
-            elif part.type == "command_name" or part.type in WORDS or part.type in ("==", "=~", "$"):
+            elif (
+                part.type == "command_name" or part.type in WORDS or part.type in ("==", "=~", "$")
+            ):
                 words.append(part)
                 self._walk(part)
             else:
-                raise UnreadableCommandError(f"it uses {part.type.replace('_', ' ')} as an argument")
+                raise UnreadableCommandError(
+                    f"it uses {part.type.replace('_', ' ')} as an argument"
+                )
         ordered = sorted([*dashes, *((word.start_byte, self._read_word(word)) for word in words)])
         self._note([word for _, word in ordered], targets, assignments)
 
@@ -339,7 +372,9 @@ class TreeReader:
                 words.append(self._read_word(part))
                 self._walk(part)
             else:
-                raise UnreadableCommandError(f"it uses {part.type.replace('_', ' ')} as an argument")
+                raise UnreadableCommandError(
+                    f"it uses {part.type.replace('_', ' ')} as an argument"
+                )
         self._note(words, (), assignments)
 
     def _note(
@@ -380,7 +415,10 @@ class TreeReader:
             raise UnreadableCommandError(DISAGREEMENT)
         operator = parts[0].type
         first = node.children[0]
-        if first.type == "file_descriptor" and self._text[first.start_byte : first.end_byte] != b"0":
+        if (
+            first.type == "file_descriptor"
+            and self._text[first.start_byte : first.end_byte] != b"0"
+        ):
             operator = operator.replace("<", "n<", 1)  # not what the command reads as its input
         if len(parts) == 1:
             return Redirect(operator, Word("-" if operator.endswith("-") else "")), []
@@ -457,9 +495,7 @@ class TreeReader:
             return Word(body.decode())
         return self._read_expanded_body(first, last, parts.get("heredoc_body"), body)
 
-    def _read_expanded_body(
-        self, first: int, last: int, node: "Node | None", body: bytes
-    ) -> Word:
+    def _read_expanded_body(self, first: int, last: int, node: "Node | None", body: bytes) -> Word:
         """A here-document in which the shell expands: its commands are read, its text is unknown."""
         expansions: dict[int, tuple[int, str]] = {}
         if node is not None:
@@ -490,6 +526,10 @@ class TreeReader:
 
 
 BEFORE_COMMAND = tuple(bytes([sign]) for sign in b" \t;&|(){}`!")
+
+
+def is_in_arithmetic(node: "Node") -> bool:
+    return node.parent is not None and node.parent.type == "c_style_for_statement"
 
 
 def collect_expansions(node: "Node", found: dict[int, tuple[int, str]]) -> None:

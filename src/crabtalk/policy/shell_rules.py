@@ -22,7 +22,9 @@ SAFE_VARIABLES = re.compile(
     r"LANG|LANGUAGE|LC_\w+|TZ|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR\w*|CI|PYTHONUNBUFFERED"
     r"|PYTHONDONTWRITEBYTECODE|RUST_BACKTRACE|RUST_LOG|NODE_ENV|DEBUG|VERBOSE"
 )
-SYSTEM_DIRECTORIES = frozenset("/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin".split())
+SYSTEM_DIRECTORIES = frozenset(
+    "/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin".split()
+)
 # How other languages start programs. Their texts are searched for the name of a denied program only
 # where one of these is found; for interpreters not listed here, always.
 STARTERS = {

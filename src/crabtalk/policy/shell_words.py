@@ -35,7 +35,9 @@ BRACE_EXPANSION = re.compile(r"\{.*(,|\.\.).*\}", re.DOTALL)
 TILDE = re.compile(r"~[^/]*")
 
 
-def read_word(source: bytes, start: int, end: int, expansions: Mapping[int, tuple[int, str]]) -> Word:
+def read_word(
+    source: bytes, start: int, end: int, expansions: Mapping[int, tuple[int, str]]
+) -> Word:
     """The value of source[start:end]. `expansions` maps where an expansion starts to where it ends
     and the parser's name for it."""
     return WordReader(source, start, end, expansions).read()

@@ -9,7 +9,14 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .shell_commands import ANYTHING, UNKNOWN, SimpleCommand, UnreadableCommandError, Word, base_name
+from .shell_commands import (
+    ANYTHING,
+    UNKNOWN,
+    SimpleCommand,
+    UnreadableCommandError,
+    Word,
+    base_name,
+)
 from .shell_options import SSH, WRAPPERS, ParsedOptions, UnknownOptionError, parse_options
 
 SHELLS = frozenset("ash bash dash fish hush ksh ksh93 lksh mksh rbash sh yash zsh".split())
@@ -19,8 +26,10 @@ INTERPRETERS = frozenset(
     "Rscript ruby tclsh wish guile gdb ghci ipython sqlite3 bc".split()
 )
 # These too, but their text is always an argument, or their input is no program.
-TEXT_PROGRAMS = frozenset("awk gawk mawk nawk sed vim vi ex nvim ed emacs expect make gmake socat jq".split())
-STDIN_PROGRAMS = frozenset("at batch crontab ed ex expect".split())
+TEXT_PROGRAMS = frozenset(
+    "awk gawk mawk nawk sed vim vi ex nvim ed emacs expect make gmake socat jq".split()
+)
+STDIN_PROGRAMS = frozenset("ed ex expect".split())
 GUESSED = frozenset(
     "abduco bubblewrap bwrap caffeinate capsh catchsegv cgexec choom chpst chronic cpulimit "
     "daemonize dbus-run-session distrobox dtach dumb-init eatmydata entr envdir envuidgid "
@@ -118,7 +127,9 @@ def read_shell(command: SimpleCommand) -> Iterator[InnerCommand]:
             raise UnreadableCommandError("it runs a text that is only known at run time")
         text = word.text
         if text.startswith(("-", "+")) and text not in ("-", "--"):
-            if re.fullmatch(r"--(rcfile|init-file)", text) or re.match(r"-\w*i|--login|-\w*l", text):
+            if re.fullmatch(r"--(rcfile|init-file)", text) or re.match(
+                r"-\w*i|--login|-\w*l", text
+            ):
                 raise UnreadableCommandError("it reads start-up files of a shell")
             if text in ("--help", "--version"):
                 return
@@ -294,7 +305,9 @@ def read_find(command: SimpleCommand) -> Iterator[InnerCommand]:
             inner = []
         elif inner is None and (word.may_split or word.may_equal("-exec")):
             raise UnreadableCommandError("an option of find is only known at run time")
-        elif inner is not None and (word.text == ";" or (word.text == "+" and inner[-1:] == [FOUND])):
+        elif inner is not None and (
+            word.text == ";" or (word.text == "+" and inner[-1:] == [FOUND])
+        ):
             yield InnerCommand(words=tuple(inner))
             inner = None
         elif inner is not None:
@@ -309,10 +322,14 @@ FOUND = Word(f"./{UNKNOWN}")
 
 def read_parallel(command: SimpleCommand) -> Iterator[InnerCommand]:
     words = list(command.words)
-    end = next((at for at, word in enumerate(words) if re.match(r":{3,4}\+?$", word.text)), len(words))
+    end = next(
+        (at for at, word in enumerate(words) if re.match(r":{3,4}\+?$", word.text)), len(words)
+    )
     start = 0
     while start < end and words[start].text.startswith("-"):
-        takes_value = re.fullmatch(r"-[jNnLPSaCdEIsX]|--(jobs|colsep|max-args|arg-file|joblog)", words[start].text)
+        takes_value = re.fullmatch(
+            r"-[jNnLPSaCdEIsX]|--(jobs|colsep|max-args|arg-file|joblog)", words[start].text
+        )
         start += 2 if takes_value else 1
     if start >= end:
         raise UnreadableCommandError("parallel reads commands that are not in the line")
@@ -327,7 +344,9 @@ def read_git(command: SimpleCommand) -> Iterator[InnerCommand]:
     words = command.words
     for at, word in enumerate(words):
         setting = words[at + 1] if word.text == "-c" and at + 1 < len(words) else word
-        if setting is not word or word.text.startswith(("--config-env", "--exec-path=", "--upload-pack")):
+        if setting is not word or word.text.startswith(
+            ("--config-env", "--exec-path=", "--upload-pack")
+        ):
             if not setting.is_literal:
                 raise UnreadableCommandError("a setting of git is only known at run time")
             yield from guess_text(setting.text.partition("=")[2])
@@ -337,7 +356,14 @@ def read_git(command: SimpleCommand) -> Iterator[InnerCommand]:
 
 def check_builtin(command: SimpleCommand) -> None:
     """Builtins that make later words run something else, or run code by themselves."""
-    letters = {"alias": "", "bind": "x", "compgen": "CF", "complete": "CF", "enable": "f", "hash": "p"}
+    letters = {
+        "alias": "",
+        "bind": "x",
+        "compgen": "CF",
+        "complete": "CF",
+        "enable": "f",
+        "hash": "p",
+    }
     wanted = letters.get(command.program, "C")
     for word in command.words:
         is_option = word.text.startswith("-") and any(letter in word.text for letter in wanted)
@@ -358,18 +384,25 @@ def check_interpreter(command: SimpleCommand) -> None:
     for word in command.words:
         if word.text in ("-", "/dev/stdin"):
             break
-        if not word.text.startswith("-") or re.match(r"-\w*[cemE]|--(version|help|eval|print)", word.text):
+        if not word.text.startswith("-") or re.match(
+            r"-\w*[cemE]|--(version|help|eval|print)", word.text
+        ):
             return
         if word.text in ("-V", "-v", "-h", "-p"):
             return
     check_stdin(command)
 
 
+def read_schedule(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """at and batch run their input later; crontab keeps a table of its own form."""
+    if any(word.text in ("-l", "-d", "-r", "-c", "-V") for word in command.words):
+        return
+    if command.program == "crontab":
+        raise UnreadableCommandError("crontab changes what runs later")
+    yield read_stdin(command)
+
+
 def check_stdin(command: SimpleCommand) -> None:
-    if command.program == "crontab" and command.words[:1] in ((Word("-l"),), (Word("-r"),)):
-        return
-    if command.program in ("at", "batch") and any(word.text in ("-l", "-d", "-r", "-c") for word in command.words):
-        return
     text = command.stdin_text()
     if text is None or not text.is_literal:
         raise UnreadableCommandError(f"{command.program} reads a program that is not in the line")
@@ -384,14 +417,18 @@ def guess_strictly(words: Sequence[Word]) -> Iterator[InnerCommand]:
 def guess(words: Sequence[Word]) -> Iterator[InnerCommand]:
     """Every word that could be the start of a command."""
     if len(words) > MOST_GUESSES:
-        raise UnreadableCommandError(f"it has more than {MOST_GUESSES} words to a program that runs others")
+        raise UnreadableCommandError(
+            f"it has more than {MOST_GUESSES} words to a program that runs others"
+        )
     for at, word in enumerate(words):
         if not word.is_literal:
             continue
         if re.fullmatch(r"[\w./+-]+", word.text) and not word.text.startswith("-"):
             name = base_name(word.text)
             if name not in BUILTINS:
-                yield InnerCommand(words=tuple(words[at:]), is_guess=True, starts_shell=name in SHELLS)
+                yield InnerCommand(
+                    words=tuple(words[at:]), is_guess=True, starts_shell=name in SHELLS
+                )
     yield from guess_option_texts(words, all_words=True)
 
 
@@ -399,21 +436,32 @@ def guess_option_texts(words: Sequence[Word], all_words: bool = False) -> Iterat
     """Texts with spaces that stand after an option or after an equals sign."""
     for at, word in enumerate(words):
         follows_option = at > 0 and words[at - 1].text.startswith("-")
-        if word.is_literal and (all_words or follows_option or word.text.startswith(("-", "+", ":"))):
+        if word.is_literal and (
+            all_words or follows_option or re.match(r"[-+:]|\w+=", word.text)
+        ):
             yield from guess_text(word.text)
 
 
 def guess_text(text: str) -> Iterator[InnerCommand]:
     """The text, what follows an equals sign in it, and what follows an exclamation mark."""
-    readings = {text} | {text[found.end() :] for found in re.finditer(r"[=!|]|EXEC:|SYSTEM:", text[:200])}
+    readings = {text} | {
+        text[found.end() :] for found in re.finditer(r"[=!|]|EXEC:|SYSTEM:", text[:200])
+    }
     for reading in readings:
-        if re.match(r"\s*[\w./]+\s+\S", reading) or (reading != text and re.fullmatch(r"[\w./]+", reading)):
+        if re.match(r"\s*[\w./]+\s+\S", reading) or (
+            reading != text and re.fullmatch(r"[\w./]+", reading)
+        ):
             yield InnerCommand(text=reading, is_guess=True)
 
 
-BUILTINS = frozenset(". : [ alias bind builtin command coproc eval exec export set source test trap".split())
+BUILTINS = frozenset(
+    ". : [ alias bind builtin command coproc eval exec export set source test trap".split()
+)
 SPECIAL: dict[str, Callable[[SimpleCommand], Iterator[InnerCommand]]] = {
     ".": read_source,
+    "at": read_schedule,
+    "batch": read_schedule,
+    "crontab": read_schedule,
     "declare": check_declaration,
     "eval": read_eval,
     "find": read_find,
