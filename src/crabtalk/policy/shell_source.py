@@ -1,8 +1,9 @@
 """Shell text on its way to the parser: bounded, and checked against what the parser made of it.
 
-tree-sitter takes seconds for some texts of a few kilobytes and cannot be interrupted, so the number of
-characters that mean something to a shell is limited. Long quoted texts and here-documents are covered
-with x first, and afterwards the tree must say that each of them was a quoted text in fact.
+tree-sitter takes seconds for some texts of a few kilobytes and cannot be interrupted, so the
+number of characters that mean something to a shell is limited. Long quoted texts and
+here-documents are covered with x first, and afterwards the tree must say that each of them was a
+quoted text in fact.
 """
 
 import re

@@ -1,13 +1,13 @@
-"""The commands that a simple command runs by itself: `sh -c`, eval, sudo, xargs, find -exec and so on.
+"""The commands that a simple command runs by itself: `sh -c`, eval, sudo, xargs, find -exec and so
+on.
 
-Where a program's way to run another is known exactly, the inner command is found exactly. For programs
-with too many ways (docker, tmux, npx), every word that could start a command is a guess.
+Where a program's way to run another is known exactly, the inner command is found exactly. For
+programs with too many ways (docker, tmux, npx), every word that could start a command is a guess.
 """
 
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from .shell_commands import (
     ANYTHING,
@@ -17,62 +17,19 @@ from .shell_commands import (
     Word,
     base_name,
 )
+from .shell_guesses import InnerCommand, guess, guess_option_texts, guess_strictly, guess_text
 from .shell_options import SSH, WRAPPERS, ParsedOptions, UnknownOptionError, parse_options
-
-SHELLS = frozenset("ash bash dash fish hush ksh ksh93 lksh mksh rbash sh yash zsh".split())
-# Programs that run a program text of their own language. Without an argument they read it from stdin.
-INTERPRETERS = frozenset(
-    "bun deno irb julia lua luajit node nodejs osascript perl php python python2 python3 pypy pypy3 R "
-    "Rscript ruby tclsh wish guile gdb ghci ipython sqlite3 bc".split()
+from .shell_programs import (
+    BUILTIN_RUNNERS,
+    GIT_RUNNERS,
+    GUESSED,
+    INTERPRETERS,
+    MANAGER_RUNS,
+    MANAGERS,
+    OPTION_TEXTS,
+    SHELLS,
+    STDIN_PROGRAMS,
 )
-# These too, but their text is always an argument, or their input is no program.
-TEXT_PROGRAMS = frozenset(
-    "awk gawk mawk nawk sed vim vi ex nvim ed emacs expect make gmake socat jq".split()
-)
-STDIN_PROGRAMS = frozenset("ed ex expect".split())
-GUESSED = frozenset(
-    "abduco bubblewrap bwrap caffeinate capsh catchsegv cgexec choom chpst chronic cpulimit "
-    "daemonize dbus-run-session distrobox dtach dumb-init eatmydata entr envdir envuidgid "
-    "fakechroot fakeroot fdmove firejail gdbserver gosu gpg-agent heaptrack hyperfine i386 ifne "
-    "linux32 linux64 lldb ltrace machinectl mosh newgrp nix-shell npx nq nsenter numactl "
-    "parallel-ssh pee perf pkexec pnpx prlimit proot proxychains proxychains4 pssh reptyr "
-    "rlwrap rr run-parts run0 s6-setuidgid screen sem setarch setuidgid sg softlimit ssh-agent "
-    "sshpass start-stop-daemon su-exec systemd-inhibit systemd-run tini tmux toolbox torify "
-    "torsocks tsocks tsp unbuffer uvx valgrind winpty x86_64 xvfb-run".split()
-)
-# These run a program only with some subcommands; with the others their words are names of packages.
-MANAGERS = frozenset(
-    "aws buildah bundle conda direnv docker flatpak kubectl lxc mamba micromamba mise nerdctl nix npm "
-    "pdm pipenv pipx pixi pnpm podman poetry rye uv vagrant yarn".split()
-)
-MANAGER_RUNS = frozenset(
-    "compose container create debug develop dlx exec explore run shell ssh tool x --command --run -c "
-    "run-script".split()
-)
-# Programs of which some options hold a command.
-OPTION_TEXTS = frozenset(
-    "tar bsdtar rsync sort split zip man less git scp sftp curl wget cpio mutt openssl nc ncat netcat "
-    "cargo go rustup cmake ctest gcc cc clang g++ pip pip3 journalctl systemctl dpkg apt apt-get vim vi "
-    "view vimdiff nvim ex emacs nano ssh fzf bat rg rga ctags gh hg svn dstat tcpdump wall "
-    "ansible puppet logrotate logsave msgattrib msgfilter xdg-open xdotool zathura screen docker make "
-    "gmake".split()
-)
-GIT_RUNNERS = frozenset(
-    "bisect config difftool filter-branch for-each-repo mergetool rebase submodule send-email".split()
-)
-BUILTIN_RUNNERS = frozenset("alias bind compgen complete enable hash mapfile readarray".split())
-MOST_GUESSES = 40
-
-
-@dataclass(frozen=True, slots=True)
-class InnerCommand:
-    """Either the words of a command, or a text for a shell to read."""
-
-    words: tuple[Word, ...] = ()
-    text: str | None = None
-    assignments: tuple[tuple[str, Word], ...] = ()
-    is_guess: bool = False
-    starts_shell: bool = False
 
 
 def find_inner(command: SimpleCommand) -> Iterator[InnerCommand]:
@@ -147,9 +104,7 @@ def read_shell(command: SimpleCommand) -> Iterator[InnerCommand]:
         elif is_script:
             yield text_of(word)
             return
-        elif reads_stdin:
-            break
-        elif text == "/dev/stdin":
+        elif reads_stdin or text == "/dev/stdin":
             break
         else:
             raise UnreadableCommandError(f"the text of the script {text!r} is not in the line")
@@ -206,9 +161,9 @@ def read_rest(
             yield InnerCommand(text=" ".join(text_of(word).text or "" for word in rest))
     elif program == "xargs":
         yield read_xargs(options, rest)
-    elif program == "sudo" and options.names & {"s", "i", "shell", "login"} and not rest:
-        yield read_stdin(command)
-    elif program == "doas" and "s" in options.names:
+    elif (program == "sudo" and options.names & {"s", "i", "shell", "login"} and not rest) or (
+        program == "doas" and "s" in options.names
+    ):
         yield read_stdin(command)
     elif program in ("unshare", "busybox", "chroot") and not rest:
         if program != "busybox":
@@ -408,55 +363,6 @@ def check_stdin(command: SimpleCommand) -> None:
         raise UnreadableCommandError(f"{command.program} reads a program that is not in the line")
 
 
-def guess_strictly(words: Sequence[Word]) -> Iterator[InnerCommand]:
-    if any(not word.is_literal for word in words):
-        raise UnreadableCommandError("which program it runs is only known at run time")
-    yield from guess(words)
-
-
-def guess(words: Sequence[Word]) -> Iterator[InnerCommand]:
-    """Every word that could be the start of a command."""
-    if len(words) > MOST_GUESSES:
-        raise UnreadableCommandError(
-            f"it has more than {MOST_GUESSES} words to a program that runs others"
-        )
-    for at, word in enumerate(words):
-        if not word.is_literal:
-            continue
-        if re.fullmatch(r"[\w./+-]+", word.text) and not word.text.startswith("-"):
-            name = base_name(word.text)
-            if name not in BUILTINS:
-                yield InnerCommand(
-                    words=tuple(words[at:]), is_guess=True, starts_shell=name in SHELLS
-                )
-    yield from guess_option_texts(words, all_words=True)
-
-
-def guess_option_texts(words: Sequence[Word], all_words: bool = False) -> Iterator[InnerCommand]:
-    """Texts with spaces that stand after an option or after an equals sign."""
-    for at, word in enumerate(words):
-        follows_option = at > 0 and words[at - 1].text.startswith("-")
-        if word.is_literal and (
-            all_words or follows_option or re.match(r"[-+:]|\w+=", word.text)
-        ):
-            yield from guess_text(word.text)
-
-
-def guess_text(text: str) -> Iterator[InnerCommand]:
-    """The text, what follows an equals sign in it, and what follows an exclamation mark."""
-    readings = {text} | {
-        text[found.end() :] for found in re.finditer(r"[=!|]|EXEC:|SYSTEM:", text[:200])
-    }
-    for reading in readings:
-        if re.match(r"\s*[\w./]+\s+\S", reading) or (
-            reading != text and re.fullmatch(r"[\w./]+", reading)
-        ):
-            yield InnerCommand(text=reading, is_guess=True)
-
-
-BUILTINS = frozenset(
-    ". : [ alias bind builtin command coproc eval exec export set source test trap".split()
-)
 SPECIAL: dict[str, Callable[[SimpleCommand], Iterator[InnerCommand]]] = {
     ".": read_source,
     "at": read_schedule,
