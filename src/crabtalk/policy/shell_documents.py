@@ -1,4 +1,4 @@
-"""Here-documents: where a body ends for bash, and the commands it would run while it is expanded."""
+"""Here-documents: where bash ends a body, and the commands that expanding it would run."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ BACKTICKS = re.compile(rb"((?:[^`\\]|\\.)*)`", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class HereDocument:
-    """The body is source[first:last]; `text` has no leading tabs where the operator takes them off."""
+    """The body is source[first:last]; `text` is without the tabs that <<- takes off."""
 
     first: int
     last: int

@@ -13,8 +13,8 @@ from .shell_commands import UnreadableCommandError, Word
 @dataclass(frozen=True, slots=True)
 class Wrapper:
     """`flags` are single letters without a value, `values` letters with one, `optional` letters
-    whose value is attached or missing. In `long` a name ends in = when it takes a value and in ? when the
-    value can be missing. `positional` words come before the command."""
+    whose value is attached or missing. In `long` a name ends in = when it takes a value and in ?
+    when the value can be missing. `positional` words come before the command."""
 
     flags: str = ""
     values: str = ""

@@ -39,8 +39,9 @@ from .shell_words import DISAGREEMENT, read_word
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-DEEPEST = 24
+DEEPEST = 12
 MOST_COMMANDS = 1000
+MOST_LEVELS = 120  # of a tree
 
 
 def parse_commands(line: str) -> tuple[SimpleCommand, ...]:
@@ -142,6 +143,7 @@ class TreeReader:
         self._depth = depth
         self._parent = parent
         self._is_guess = is_guess
+        self._level = 0
 
     def read_all(self) -> None:
         root = self._source.root
@@ -182,8 +184,12 @@ class TreeReader:
             raise UnreadableCommandError(f"it uses {kind.replace('_', ' ')}")
 
     def _walk_children(self, node: "Node") -> None:
+        self._level += 1
+        if self._level > MOST_LEVELS:
+            raise UnreadableCommandError("it is nested too deeply")
         for child in node.children:
             self._walk(child)
+        self._level -= 1
 
     def _quoted_text(self, node: "Node") -> str:
         """All single-quoted text below a node."""

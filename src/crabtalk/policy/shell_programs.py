@@ -8,10 +8,6 @@ INTERPRETERS = name_set(
     "bun deno irb julia lua luajit node nodejs osascript perl php python python2 "
     "python3 pypy pypy3 R Rscript ruby tclsh wish guile gdb ghci ipython sqlite3 bc"
 )
-# These too, but their text is always an argument, or their input is no program.
-TEXT_PROGRAMS = name_set(
-    "awk gawk mawk nawk sed vim vi ex nvim ed emacs expect make gmake socat jq"
-)
 STDIN_PROGRAMS = name_set("ed ex expect")
 GUESSED = name_set(
     "abduco bubblewrap bwrap caffeinate capsh catchsegv cgexec choom chpst chronic "
