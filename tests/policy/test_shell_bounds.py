@@ -1,5 +1,6 @@
 """Reading a line has bounds in size and time, whatever is in it."""
 
+import contextlib
 import random
 import subprocess
 import sys
@@ -13,9 +14,10 @@ from crabtalk.policy.shell_source import LONGEST
 
 # Repeated, each of these takes tree-sitter seconds, up to a minute for 64 KiB.
 HARD = [
-    "a|", ">a `", "a=(", "a=a=(", ">", "||", "&(", "\\\n&", "a|! ", "<<a\n", "${", "[[ a", "[[ a =~ ",
-    "select ", "function export ", "(", "$(", "`", '"$(', "{", "$((", "a;", "a ", "'", '"', "case a in ",
-    "if a;then ", "export @(", "'a' ", "\"a\" ", "<<'E'\n", "$'", "1 ", "a[", "a\n", "eval ",
+    "a|", ">a `", "a=(", "a=a=(", ">", "||", "&(", "\\\n&", "a|! ", "<<a\n", "${", "[[ a",
+    "[[ a =~ ", "select ", "function export ", "(", "$(", "`", "\"$(", "{", "$((", "a;", "a ",
+    "'", '"', "case a in ", "if a;then ", "export @(", "'a' ", "\"a\" ", "<<'E'\n", "$'", "1 ",
+    "a[", "a\n", "eval ",
 ]  # fmt: skip
 
 
@@ -26,10 +28,8 @@ def test_64_kib_are_read_or_refused_within_50_ms(piece: str) -> None:
     parse_commands("ls")  # loads the parser
     text = piece * (LONGEST // len(piece))
     started = time.perf_counter()
-    try:
+    with contextlib.suppress(UnreadableCommandError):
         parse_commands(text)
-    except UnreadableCommandError:
-        pass
     assert time.perf_counter() - started < 0.05
 
 
@@ -42,10 +42,8 @@ def test_mixtures_of_hard_pieces_are_read_or_refused_within_50_ms() -> None:
         pieces = chooser.choices(HARD, k=3)
         text = ("".join(pieces) * LONGEST)[: chooser.choice([500, 1500, 4000, LONGEST])]
         started = time.perf_counter()
-        try:
+        with contextlib.suppress(UnreadableCommandError):
             parse_commands(text)
-        except UnreadableCommandError:
-            pass
         assert time.perf_counter() - started < 0.05, pieces
 
 

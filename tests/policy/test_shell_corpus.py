@@ -79,7 +79,8 @@ def is_installed(line: str) -> bool:
     """Whether the less usual programs a line uses are on this machine."""
     from shutil import which
 
-    rare = "choom chrt dash ed fakeroot flock ionice linux64 perl prlimit python3 script setpriv taskset"
+    rare = "choom chrt dash ed fakeroot flock ionice linux64 perl prlimit python3"
+    rare += " script setpriv taskset"
     return all(which(name) for name in rare.split() if name in line.split())
 
 
