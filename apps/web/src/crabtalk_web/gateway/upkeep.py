@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from crabtalk.client import Client
+from crabtalk.client import Client, ServerError
 
 from .config import GatewayConfig
 from .credentials import Credentials
@@ -11,12 +11,14 @@ from .errors import AWAY, RelayAwayError
 from .identity import Identity
 from .metadata import Surroundings, merged, session_metadata
 from .mirror import Mirror
+from .modes import mode_metadata
 from .questions import Questions
 from .records import Records
 from .relay_socket import RelaySocket
 from .teller import now_ms
 
 ARCHIVED = "archived"
+NOT_OFFERED = 501
 
 
 class Upkeep:
@@ -44,6 +46,10 @@ class Upkeep:
         self._client: Client | None = None
         self._socket: RelaySocket | None = None
         self._title = ""
+        self._mode = ""  # empty: not known
+        self._is_mode_set = False  # for this conversation, and not by the agent's file
+        self._told_mode = ""
+        self._has_modes = True  # the daemon knows them, as far as anybody has heard
         self._news = asyncio.Event()
 
     def wake(self) -> None:
@@ -51,6 +57,7 @@ class Upkeep:
 
     def follow(self, client: Client | None) -> None:
         self._client = client
+        self._has_modes = True
         self.wake()
 
     def connected(self, socket: RelaySocket | None) -> None:
@@ -62,6 +69,16 @@ class Upkeep:
         if title and title != self._title:
             self._title = title
             self.wake()
+
+    def learn_mode(self, mode: str, *, is_set: bool) -> None:
+        if (mode, is_set) != (self._mode, self._is_mode_set):
+            self._mode, self._is_mode_set = mode, is_set
+            self.wake()
+
+    def forget_mode(self) -> None:
+        """It has to be asked for again."""
+        self._mode = ""
+        self.wake()
 
     async def work(self) -> None:
         """Until cancelled; whatever may have changed is then told by the next process."""
@@ -80,15 +97,22 @@ class Upkeep:
                     await self.records.change("agentState", self._questions.state)
                 if not was_thinking:
                     await self._learn_title()
+                if not was_thinking or not self._mode:
+                    await self._learn_mode()
+                if not was_thinking or self._mode != self._told_mode:
                     await self.tell()
             except RelayAwayError:
                 pass  # the next connection brings the next try
 
     async def tell(self, **rest: Any) -> bool:
         """Says what it is, and `rest`. False when nobody could be told."""
-        return await self.records.change(
+        mode = self._mode
+        is_told = await self.records.change(
             "metadata", lambda there: {**merged(there, self.metadata()), **rest}
         )
+        if is_told:
+            self._told_mode = mode
+        return is_told
 
     def metadata(self) -> dict[str, Any]:
         told = session_metadata(
@@ -99,7 +123,11 @@ class Upkeep:
             self.surroundings,
             self._methods,
         )
-        return {**told, "lifecycleState": ARCHIVED if self.is_archived else "running"}
+        return {
+            **told,
+            **mode_metadata(self._mode, is_set=self._is_mode_set),
+            "lifecycleState": ARCHIVED if self.is_archived else "running",
+        }
 
     async def alive(self, socket: RelaySocket) -> None:
         session = self._mirror.book.session
@@ -124,3 +152,17 @@ class Upkeep:
         for one in found.conversations:
             if (one.agent, one.sender) == (identity.agent, identity.sender):
                 self.name(one.title)
+
+    async def _learn_mode(self) -> None:
+        """A daemon that knows no modes says so once, and is not asked again."""
+        client, identity = self._client, self._identity
+        if client is None or not self._has_modes:
+            return
+        try:
+            told = await client.set_mode(identity.agent, sender=identity.sender)
+        except ServerError as error:
+            self._has_modes = error.code != NOT_OFFERED
+        except AWAY:
+            pass
+        else:
+            self.learn_mode(told.mode, is_set=told.is_set)
