@@ -4,6 +4,7 @@ import { arrange, h, setText } from "../draw/dom.js";
 import { plainLine } from "../draw/markdown.js";
 import { when } from "../draw/time.js";
 import { icon } from "./icons.js";
+import { WaitingList } from "./waiting.js";
 
 const MINUTE_MS = 60_000;
 
@@ -12,6 +13,7 @@ export class ListView {
   #items = new Map();
   #nav = h("nav", { class: "scroll list", "aria-label": "Conversations" });
   #list = h("ul", { class: "plain" });
+  #waiting = new WaitingList();
   #current = "";
   #frame = 0;
   #timer = 0;
@@ -65,7 +67,8 @@ export class ListView {
       this.#nav.replaceChildren(isComing ? skeleton() : empty());
       return;
     }
-    if (!this.#list.isConnected) this.#nav.replaceChildren(this.#list);
+    this.#waiting.draw(sessions);
+    if (!this.#list.isConnected) this.#nav.replaceChildren(this.#waiting.element, this.#list);
     const hosts = new Set(sessions.map((session) => session.host));
     const there = new Set(sessions.map((session) => session.id));
     for (const id of this.#items.keys()) if (!there.has(id)) this.#items.delete(id);
