@@ -276,5 +276,3 @@ async def test_a_question_is_shown_as_it_was_written(page: Page) -> None:
     await page.evaluate("(one) => { rows.show(one); }", tool("ask-user", "a3", "Files", args))
     await page.locator("summary").click()
     assert await page.locator(".asked").evaluate("(one) => one.innerText") == text
-
-

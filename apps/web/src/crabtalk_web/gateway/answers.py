@@ -42,10 +42,12 @@ def read_form(ask: Ask, answers: object) -> Answer:
         options = one.get("options")
         labels = [str(label) for label in options] if isinstance(options, list) else []
         custom = one.get("custom")
-        if isinstance(custom, str) and custom.strip():
-            labels.append(custom)
+        own_words = [custom] if isinstance(custom, str) and custom.strip() else []
         check_digest(question, one.get("digest"))
-        words.append(decide(question, labels) if question.approval else ", ".join(labels))
+        if question.approval is not None:
+            words.append(decide(question, [] if own_words else labels))
+        else:
+            words.append(", ".join(labels + own_words))
     return to_answer(ask, words)
 
 
