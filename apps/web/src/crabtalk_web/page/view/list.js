@@ -28,7 +28,7 @@ export class ListView {
         h("h1", {}, "crabtalk"),
         tool("search", "Search", "/search"),
         tool("settings", "Settings", "/settings")),
-      this.#nav);
+      this.#waiting.element, this.#nav);
     device.addEventListener("change", this.#soon);
     this.#timer = setInterval(this.#soon, MINUTE_MS);
     this.draw();
@@ -62,13 +62,13 @@ export class ListView {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
     const { sessions, connection } = this.#device;
+    this.#waiting.draw(sessions);
     if (!sessions.length) {
       const isComing = connection.state === "connecting";
       this.#nav.replaceChildren(isComing ? skeleton() : empty());
       return;
     }
-    this.#waiting.draw(sessions);
-    if (!this.#list.isConnected) this.#nav.replaceChildren(this.#waiting.element, this.#list);
+    if (!this.#list.isConnected) this.#nav.replaceChildren(this.#list);
     const hosts = new Set(sessions.map((session) => session.host));
     const there = new Set(sessions.map((session) => session.id));
     for (const id of this.#items.keys()) if (!there.has(id)) this.#items.delete(id);
