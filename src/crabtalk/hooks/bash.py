@@ -1,25 +1,25 @@
 """bash: the tool that runs a command, and who may run which.
 
 Commands run as the daemon's user. What keeps them apart from the rest of the machine is the
-sandbox, if the agent's file asks for it; the deny list only guards against slips (see commands).
+sandbox, if the agent's file asks for it. Which commands a run may give is decided in the policy
+room.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from crabtalk.component.environment import child_environment
+from crabtalk.policy.environment import changes_what_runs, is_variable_name
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError
 
-from . import commands, shell
+from . import shell
 from .schema import UNTOLD
-from .shell_words import UnreadableError
 from .tool import Tool, ToolHook
 
-# How the senders of a gateway end that are older than our own spelling of them.
-WECHAT = "@im.wechat"
 TIMEOUT = 120.0
 LONGEST = 3600.0  # seconds, whatever is asked for
 # Bytes of a result as JSON: below what the engine passes on whole, with room for an error's
@@ -37,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
     sandbox: Literal["off", "bwrap"] = "off"
     timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST)] = TIMEOUT
     allow_senders: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, agent: Agent) -> "Settings":
@@ -45,20 +46,30 @@ class Settings(msgspec.Struct, frozen=True):
             settings = msgspec.convert(agent.hooks.get("bash", {}), cls)
         except msgspec.ValidationError as error:
             raise AgentError(f"hooks.bash: {error}") from None
+        if settings.deny:
+            from crabtalk.policy.shell_rules import is_deny_entry  # late: few agents need it
         for entry in settings.deny:
-            if not commands.is_entry(entry):
+            if not is_deny_entry(entry):
                 raise AgentError(
                     f"hooks.bash: {entry!r} in deny is not a plain command; write a program and "
                     'words of its arguments, such as "git push"'
                 )
+        for name in settings.env:
+            if not is_variable_name(name):
+                raise AgentError(
+                    f"hooks.bash: {name!r} in env is not the name of a variable; write names only, "
+                    'such as env = ["GITHUB_TOKEN"]'
+                )
         return settings
 
-    def allows(self, sender: str) -> bool:
-        """Whoever is at this machine, and of the others those who are named."""
-        is_remote = ":" in sender or sender.endswith(WECHAT)
-        return not is_remote or any(
-            sender.startswith(entry[:-1]) if entry.endswith("*") else sender == entry
-            for entry in self.allow_senders
+    def tightened(self, above: "Settings") -> "Settings":
+        """As they hold for a run that an agent with the settings `above` delegated."""
+        return msgspec.structs.replace(
+            self,
+            disabled=self.disabled or above.disabled,
+            deny=(*above.deny, *self.deny),
+            sandbox=self.sandbox if above.sandbox == "off" else above.sandbox,
+            env=tuple(name for name in self.env if name in above.env),
         )
 
 
@@ -66,6 +77,8 @@ class Bash(Tool):
     """Run a bash command; it leaves nothing in the background."""
 
     name: ClassVar[str] = "bash"
+    kind: ClassVar[str] = "shell"
+    target: ClassVar[str] = "command"
 
     command: str
     env: Annotated[dict[str, str], UNTOLD] = msgspec.field(default_factory=dict)
@@ -73,14 +86,17 @@ class Bash(Tool):
 
     async def run(self, call: ToolDispatch, hook: "BashHook") -> str:
         """Cancelled, the command and all it started are gone."""
-        settings = hook.settings(call.agent)
-        check_deny(self.command, settings.deny)
+        settings = hook.settings_in_line(call)
+        check_variables(self.env)
         timeout = min(self.timeout or settings.timeout, LONGEST)
         argv = [found("bash") or "/bin/bash", "-c", self.command]
+        env = child_environment(settings.env)
         if settings.sandbox == "bwrap":
-            argv = [*sandbox(call.cwd, hook.hidden), *argv]
+            argv = [*sandbox(call.cwd, hook.hidden, self.env), *argv]
+        else:
+            env |= self.env
         try:
-            outcome = await shell.run(argv, cwd=call.cwd, env=self.env, seconds=timeout)
+            outcome = await shell.run(argv, cwd=call.cwd, env=env, seconds=timeout)
         except shell.ShellError as error:
             raise failed(str(error)) from None
         if outcome.timed_out:
@@ -107,6 +123,13 @@ class BashHook(ToolHook):
     def settings(self, agent: str) -> Settings:
         return self._settings.get(agent, Settings())
 
+    def settings_in_line(self, call: ToolDispatch) -> Settings:
+        """The settings of the call's agent, tightened by those of every agent above it."""
+        settings = self.settings(call.agent)
+        for caller in reversed(call.run.lineage):
+            settings = settings.tightened(Settings.of(caller))
+        return settings
+
     def on_build_agent(self, agent: Agent) -> Agent:
         Settings.of(agent)
         return agent
@@ -128,27 +151,19 @@ class BashHook(ToolHook):
         return self._permitted(call) if call.name == Bash.name else None
 
     async def _permitted(self, call: ToolDispatch) -> str | ToolOutput:
-        settings = self.settings(call.agent)
-        if settings.disabled:
+        if self.settings_in_line(call).disabled:
             raise ToolError("tool not available: bash")
-        # Who began it counts: an agent that delegates is no way around the rule.
-        if not settings.allows(call.run.origin):
-            raise ToolError(
-                f"permission denied: bash is not for the sender {call.run.origin[:80]!r}; "
-                "name it in allow_senders of [hooks.bash] in the agent's file to change that"
-            )
         return await self._run(Bash, call)
 
 
-def check_deny(command: str, deny: Sequence[str]) -> None:
-    try:
-        entry = commands.denied(command, deny)
-    except UnreadableError as error:
-        raise ToolError(
-            f"permission denied: the command cannot be checked, because {error}; write it plainly"
-        ) from None
-    if entry is not None:
-        raise ToolError(f"permission denied: the agent's file denies {entry!r}")
+def check_variables(env: Mapping[str, str]) -> None:
+    """Raises ToolError for a variable by which a call could run what its command does not say."""
+    for name in env:
+        if changes_what_runs(name):
+            raise ToolError(
+                f"permission denied: env may not set {name[:80]!r}, which can change what runs; "
+                "leave it out, or set it in the command itself"
+            )
 
 
 def found(program: str) -> str | None:
@@ -157,9 +172,10 @@ def found(program: str) -> str | None:
     return shutil.which(program)
 
 
-def sandbox(cwd: Path, hidden: Sequence[Path]) -> list[str]:
+def sandbox(cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]) -> list[str]:
     """What to put before a command: it reads everything, writes its working directory and an empty
-    /tmp, and has no network. Raises ToolError where that cannot be had."""
+    /tmp, and has no network. `env` is set inside: bwrap itself runs outside the sandbox, and must
+    not obey what a model says. Raises ToolError where that cannot be had."""
     bwrap = found("bwrap")
     if bwrap is None:
         raise failed(
@@ -179,6 +195,8 @@ def sandbox(cwd: Path, hidden: Sequence[Path]) -> list[str]:
     for directory in hidden:
         if not cwd.is_relative_to(directory) and directory.is_dir():
             argv += ["--tmpfs", str(directory)]
+    for name, value in env.items():
+        argv += ["--setenv", name, value]
     return [*argv, "--chdir", str(cwd), "--"]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from crabtalk.storage.acceptance import Accepted
 from crabtalk.storage.records import (
     MOST_MESSAGES,
     EventRecord,
@@ -17,13 +18,14 @@ from crabtalk.storage.records import (
     Record,
     decode,
     encode_line,
+    without_halves,
 )
 
 from .pair import column, uncolumn
 
 log = logging.getLogger(__name__)
 
-META = "agent, sender, created_at, title, updated_at, message_count, approved"
+META = "agent, sender, created_at, title, updated_at, message_count, approved, mode"
 KINDS: dict[type[Record], str] = {
     MessageRecord: "message",
     EventRecord: "event",
@@ -77,6 +79,18 @@ def values_of(records: Sequence[Record]) -> tuple[Any, ...]:
     )
 
 
+def body_of(entry: Accepted) -> str:
+    """An accepted text as a column takes it."""
+    try:
+        return msgspec.json.encode(entry).decode()
+    except UnicodeEncodeError:
+        return msgspec.json.encode(without_halves(msgspec.to_builtins(entry))).decode()
+
+
+def entries_of(bodies: Iterable[str]) -> list[Accepted]:
+    return [msgspec.json.decode(body, type=Accepted) for body in bodies]
+
+
 def meta_of(row: Any, summary: str = "") -> Meta:
     return Meta(
         agent=uncolumn(row["agent"]),
@@ -87,6 +101,7 @@ def meta_of(row: Any, summary: str = "") -> Meta:
         message_count=min(max(0, row["message_count"]), MOST_MESSAGES),
         summary=summary,
         approved=tuple(uncolumn(tool) for tool in row["approved"]),
+        mode=row["mode"],
     )
 
 
