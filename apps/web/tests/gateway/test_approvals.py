@@ -217,6 +217,18 @@ async def test_the_owner_answers_for_a_strangers_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("gateway.approval.owner")
+async def test_a_scheduled_job_in_the_owners_name_asks_on_the_page(tmp_path: Path) -> None:
+    async with asking_world(tmp_path) as w:
+        session = await w.phone.session()
+        w.daemon.ask("t1", "theirs", approval(requested_by="tg:1"), sender="tg:1")
+        w.daemon.ask("c1", "job", approval(requested_by="user"), sender="cron:daily")
+        assert list(await state(w, lambda asks: bool(asks))) == ["job"]
+        assert await answer(w, session, "job", q0="Allow") == {"success": True}
+        reply = await w.daemon.replied()
+        assert (reply.sender, reply.ask_id) == ("cron:daily", "job")
+
+
+@pytest.mark.req("gateway.approval.owner")
 @pytest.mark.parametrize("kind", [wire.TOOLS_COMPLETE, wire.DONE])
 async def test_a_strangers_approval_goes_with_its_step(tmp_path: Path, kind: int) -> None:
     async with asking_world(tmp_path) as w:
@@ -265,14 +277,10 @@ async def test_a_call_that_is_too_large_is_marked_and_can_only_be_denied(tmp_pat
         assert shown["large"]["call"].startswith("heady")
         assert shown["large"]["call"].endswith("ytail")
         assert "bytes and more left out" in shown["large"]["call"]
-        for label in ("Allow", "Always"):
-            given = {"q0": {"options": [label]}}
-            told = await w.phone.call(
-                session, "communication", id="large", status="answered", answers=given
-            )
-            if label == "Allow":
-                assert "too large to be shown here" in told["error"]
-        # "Always" was not offered, and is a no.
+        told = await answer(w, session, "large", q0="Allow")
+        assert "too large to be shown here" in told["error"]
+        assert w.daemon.replies == []
+        assert await answer(w, session, "large", q0="Deny") == {"success": True}
         assert json.loads((await w.daemon.replied()).content).popitem()[1] == "Deny"
         assert await answer(w, session, "small", q0="Allow") == {"success": True}
         w.daemon.finish("r1")
@@ -322,7 +330,8 @@ async def test_the_mode_is_shown_and_changed_by_a_device(tmp_path: Path) -> None
         refused = await w.phone.call(session, "setMode", mode="yolo")
         assert "there are plan, ask, accept-edits, auto" in refused["error"]
         assert await w.phone.call(session, "setMode", mode="") == {"mode": "ask", "isSet": False}
-        await metadata(w, lambda told: told["currentOperatingModeCode"] == "ask")
+        found = await metadata(w, lambda told: told["currentOperatingModeCode"] == "ask")
+        assert found["operatingModeIsSet"] is False
 
 
 @pytest.mark.req("gateway.mode")

@@ -151,13 +151,6 @@ class Conversation:
                 self._spawn(self._report(self._socket, report))
         self.mirror.hear(heard)
 
-    def hear_mode(self, mode: str) -> None:
-        """Somebody changed it, here or in another client. Empty: it is the agent's again."""
-        if mode:
-            self.upkeep.learn_mode(mode, is_set=True)
-        else:
-            self.upkeep.forget_mode()
-
     def hear_stranger(self, heard: Heard) -> None:
         """An approval for somebody else's run with this agent, or the end of one."""
         if self.stranger_asks.hear(heard):

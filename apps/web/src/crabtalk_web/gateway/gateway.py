@@ -233,7 +233,7 @@ class Gateway:
             return
         if message.kind == wire.MODE_CHANGED:
             if pair[1] == self._config.sender and pair[0] in self._conversations:
-                self._conversations[pair[0]].hear_mode(message.content)
+                self._conversations[pair[0]].upkeep.ask_mode()
             return
         is_ours = pair[1] == self._config.sender
         if not is_ours and message.kind not in (wire.ASK_USER, wire.TOOLS_COMPLETE, wire.DONE):
@@ -241,7 +241,8 @@ class Gateway:
         heard = from_feed(message)
         if heard is None:
             return
-        if is_for_owner(message):
+        acts_for_us = not is_ours and is_asked_in_name_of(message, self._config.sender)
+        if is_for_owner(message) or acts_for_us:
             if self._is_owner:
                 self._conversation(pair[0]).hear_stranger(heard)
         elif is_ours:
@@ -291,3 +292,11 @@ def is_for_owner(message: wire.AgentEventMsg) -> bool:
     if message.kind != wire.ASK_USER:
         return False
     return any(q.HasField("approval") and q.approval.for_owner for q in message.ask.questions)
+
+
+def is_asked_in_name_of(message: wire.AgentEventMsg, sender: str) -> bool:
+    """An approval of a run that acts in this sender's name elsewhere, such as a scheduled job."""
+    if message.kind != wire.ASK_USER:
+        return False
+    approvals = [q.approval for q in message.ask.questions if q.HasField("approval")]
+    return any(one.requested_by == sender for one in approvals)

@@ -48,6 +48,7 @@ class Upkeep:
         self._title = ""
         self._mode = ""  # empty: not known
         self._is_mode_set = False  # for this conversation, and not by the agent's file
+        self._is_mode_stale = False  # it was changed since it was asked for
         self._told_mode = ""
         self._has_modes = True  # the daemon knows them, as far as anybody has heard
         self._news = asyncio.Event()
@@ -75,9 +76,9 @@ class Upkeep:
             self._mode, self._is_mode_set = mode, is_set
             self.wake()
 
-    def forget_mode(self) -> None:
-        """It has to be asked for again."""
-        self._mode = ""
+    def ask_mode(self) -> None:
+        """Somebody changed it. The daemon knows as well whether it is the agent's own again."""
+        self._is_mode_stale = True
         self.wake()
 
     async def work(self) -> None:
@@ -97,7 +98,7 @@ class Upkeep:
                     await self.records.change("agentState", self._questions.state)
                 if not was_thinking:
                     await self._learn_title()
-                if not was_thinking or not self._mode:
+                if not was_thinking or not self._mode or self._is_mode_stale:
                     await self._learn_mode()
                 if not was_thinking or self._mode != self._told_mode:
                     await self.tell()
@@ -158,6 +159,7 @@ class Upkeep:
         client, identity = self._client, self._identity
         if client is None or not self._has_modes:
             return
+        self._is_mode_stale = False
         try:
             told = await client.set_mode(identity.agent, sender=identity.sender)
         except ServerError as error:
