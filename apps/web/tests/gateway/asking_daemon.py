@@ -204,9 +204,8 @@ async def asking_world(
     async with AsyncExitStack() as stack:
         socket = RunFiles.of(home).socket
         await stack.enter_async_context(listening(daemon, socket, limits=Limits(drain_timeout=0.1)))
-        pages = {} if static is None else {"static": static}
         relay = await stack.enter_async_context(
-            Relay(RelayConfig(path / "relay", port=0, durability="os", **pages))
+            Relay(RelayConfig(path / "relay", port=0, durability="os", static=static))
         )
         device = await stack.enter_async_context(phone(relay.url))
         credentials = await let_in(device, relay.url)
