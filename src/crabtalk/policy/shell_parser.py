@@ -202,17 +202,6 @@ class TreeReader:
         text = self._text[name.start_byte : name.end_byte].decode() if name else ""
         return any(SimpleCommand("", "", assignments=((text, ANYTHING),)).dangerous_assignments())
 
-    def _quoted_text(self, node: "Node") -> str:
-        """All single-quoted text below a node."""
-        if node.type in ("raw_string", "ansi_c_string"):
-            return self._text[node.start_byte : node.end_byte].decode()
-        return "\n".join(filter(None, map(self._quoted_text, node.children)))
-
-    def _sets_special(self, node: "Node") -> bool:
-        name = node.child_by_field_name("variable")
-        text = self._text[name.start_byte : name.end_byte].decode() if name else ""
-        return any(SimpleCommand("", "", assignments=((text, ANYTHING),)).dangerous_assignments())
-
     def _check_leaf(self, node: "Node") -> None:
         if node.is_missing:
             raise UnreadableCommandError("it is not complete")

@@ -127,8 +127,8 @@ async def test_a_call_that_needs_a_yes_is_asked_about_on_the_phone(tmp_path: Pat
         await w.phone.say(session, calling([("bash", {"command": "echo allowed"})]))
         name, entry, _ = await asked(w.phone)
         labels = [option["label"] for option in entry["form"]["questions"][0]["options"]]
-        assert labels[:2] == ["Yes", "No"]
-        answers = {"q0": {"options": ["Yes"]}}
+        assert labels[:2] == ["Allow", "Deny"]
+        answers = {"q0": {"options": ["Allow"]}}
         await w.phone.call(session, "communication", id=name, status="answered", answers=answers)
         envelopes = in_order(await w.phone.until_ended(session))
         assert any("allowed" in e.ev.result for e in envelopes if isinstance(e.ev, ToolCallEnd))

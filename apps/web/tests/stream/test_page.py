@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from crabtalk_web.adapter import background, segment, waiting, words
+from crabtalk_web.adapter import asks, background, segment, waiting, words
 from crabtalk_web.adapter.adapter import outcome
 from crabtalk_web.adapter.happenings import Ended, Reason
 from crabtalk_web.stream import EVENTS, LARGEST, Envelope, EnvelopeError, Status, Usage, check
@@ -98,6 +98,7 @@ BOUNDS = [
     ("A piece of text", [segment.MOST, segment.ENOUGH]),
     ("`result`", [words.RESULT]),
     ("`args`", [words.ARGUMENTS]),
+    ("`args` of an approval", [asks.MOST_BYTES]),
     ("`title`", [words.TITLE]),
     ("`description`", [words.DESCRIPTION]),
     ("`name` of a tool", [words.NAME]),

@@ -123,10 +123,20 @@ class Adapter:
         self._go_on()
         return self._taken()
 
-    def answer(self, ask_id: str, at: int) -> list[Envelope]:
-        """A question was answered, or given up."""
+    def answer(self, ask_id: str, at: int, receipt: str = "") -> list[Envelope]:
+        """A question was answered, or given up. `receipt` says what was decided about a call."""
         if self._turn is not None:
-            self._turn.calls.settle(self._turn.root, ask_id, at)
+            self._turn.calls.settle(self._turn.root, ask_id, at, receipt)
+        return self._taken()
+
+    def record(self, ask: Ask, receipt: str, at: int) -> list[Envelope]:
+        """An approval of somebody else's run was answered here: in the open turn or in one of its
+        own, since that run is not told in this session."""
+        if self._turn is not None:
+            self._turn.calls.record(self._turn.root, ask, receipt, at)
+        elif (aside := self._aside(at, "approval", ask.id)) is not None:
+            aside.calls.record(aside.root, ask, receipt, at)
+            self._end(aside, "completed", at)
         return self._taken()
 
     def note(self, text: str, at: int) -> list[Envelope]:

@@ -3,11 +3,12 @@
 Whatever begins ends exactly once: by its result, with its step, or with its turn.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from crabtalk_web.stream import Start, Stop, Text, ToolCallEnd, ToolCallStart, derived_id
 
-from .asks import Ask, form
+from .asks import ASKING, Ask, approval_title, form, without_approvals
 from .delegation import (
     Delegation,
     Outcome,
@@ -17,7 +18,7 @@ from .delegation import (
     summary,
     task_arguments,
 )
-from .happenings import Asked, Call, Ended, Heard, Reason, Returned
+from .happenings import Asked, Call, Ended, Heard, Question, Reason, Returned
 from .lane import Lane, OpenCall, Task
 from .sheet import Sheet
 from .speech import flush
@@ -40,6 +41,7 @@ from .words import (
 )
 
 INTERRUPTED = "interrupted"
+NOT_ANSWERED_HERE = "Not answered here."
 LONGEST_ID = 200
 
 
@@ -60,7 +62,10 @@ class Calls:
             return
         opened = OpenCall(self._named(call.id), at, asks=call.name == "ask_user")
         lane.calls[call.id] = opened
-        self._show(lane, opened.call, call.name, arguments(call.arguments), at)
+        args = arguments(call.arguments)
+        if self._tool(call.name) in ASKING:
+            args = without_approvals(args)
+        self._show(lane, opened.call, call.name, args, at)
 
     def end(self, lane: Lane, returned: Returned, at: int) -> None:
         opened = lane.calls.pop(returned.call, None)
@@ -93,7 +98,8 @@ class Calls:
                     self.leave(task.lane, at)
                 self._end_task(task, Outcome(result=task.lane.last_text), at)
             if not opened.tasks:
-                self._end(lane, opened.call, at, max(0, at - opened.began))
+                result = NOT_ANSWERED_HERE if opened.approves else ""
+                self._end(lane, opened.call, at, max(0, at - opened.began), result)
         lane.calls.clear()
         self._forget_asks(lane)
 
@@ -104,12 +110,20 @@ class Calls:
 
     def ask(self, lane: Lane, asked: Asked, heard: Heard) -> None:
         """Shown as the call that asks. Where none does, it is about calls that need a yes, and is
-        shown as a call of its own."""
-        opened = next((call for call in lane.calls.values() if call.asks), None)
+        shown as a call of its own. An approval always is: another call may be asking as well."""
+        is_approval = any(question.approval is not None for question in asked.questions)
+        opened = lane.calls.get(asked.ask_id)
+        if opened is None and not is_approval:
+            opened = next((call for call in lane.calls.values() if call.asks), None)
         if opened is None:
-            opened = OpenCall(self._named(asked.ask_id), heard.at, asks=True)
+            opened = OpenCall(
+                self._named(asked.ask_id), heard.at, asks=not is_approval, approves=is_approval
+            )
             lane.calls[asked.ask_id] = opened
-            self._show(lane, opened.call, "ask_user", bounded(form(asked.questions)), heard.at)
+            if is_approval:
+                self._show_approval(lane, opened.call, asked.questions, heard.at)
+            else:
+                self._show(lane, opened.call, "ask_user", bounded(form(asked.questions)), heard.at)
         self.asks[asked.ask_id] = Ask(
             id=asked.ask_id,
             call=opened.call,
@@ -120,13 +134,19 @@ class Calls:
             questions=asked.questions,
         )
 
-    def settle(self, root: Lane, ask_id: str, at: int) -> None:
-        """Somebody answered."""
+    def settle(self, root: Lane, ask_id: str, at: int, receipt: str = "") -> None:
+        """Somebody answered. `receipt` says what was decided about a call."""
         if self.asks.pop(ask_id, None) is None:
             return
         for lane in root.below():
             if (opened := lane.calls.pop(ask_id, None)) is not None:
-                self._end(lane, opened.call, at, max(0, at - opened.began))
+                self._end(lane, opened.call, at, max(0, at - opened.began), receipt)
+
+    def record(self, lane: Lane, ask: Ask, receipt: str, at: int) -> None:
+        """An approval of another conversation's run, and what was decided."""
+        name = self._named(ask.id)
+        self._show_approval(lane, name, ask.questions, at)
+        self._end(lane, name, at, max(0, at - ask.at), receipt)
 
     def leave(self, lane: Lane, at: int) -> None:
         """Ends all that a lane has open, and the lane: what is deepest down first, and of what is
@@ -187,6 +207,18 @@ class Calls:
             title=title(name, args),
             description=description(name, args),
             args=compat_arguments(name, args) if self._is_compat else args,
+        )
+        self._sheet.write(start, at, lane.subagent)
+
+    def _show_approval(self, lane: Lane, call: str, questions: Sequence[Question], at: int) -> None:
+        """With all of the calls in question, which are literal text and may be long."""
+        args = form(questions)
+        start = ToolCallStart(
+            call=call,
+            name=self._tool("ask_user"),
+            title=approval_title(questions, TITLE),
+            description=description("ask_user", args),
+            args=args,
         )
         self._sheet.write(start, at, lane.subagent)
 

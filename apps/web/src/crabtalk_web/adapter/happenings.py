@@ -60,11 +60,27 @@ class Option(msgspec.Struct, frozen=True):
     description: str = ""
 
 
-class Question(msgspec.Struct, frozen=True):
+class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The tool call that a question is about. `call` is all of it, as literal text."""
+
+    tool: str
+    call: str
+    agent: str = ""
+    cwd: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    always: str = ""  # what "Always" would allow, in words; empty: it is not offered
+    digest: str = ""
+    requested_by: str = ""  # the sender whose run asks
+    for_owner: bool = False  # the run is somebody else's, and only the owner may answer
+    reason: str = ""
+
+
+class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     question: str
     header: str = ""
     options: tuple[Option, ...] = ()
     multi_select: bool = False
+    approval: Approval | None = None
 
 
 class Asked(Happening, frozen=True):

@@ -11,6 +11,7 @@ class OpenCall:
     call: str  # as envelopes name it
     began: int
     asks: bool = False
+    approves: bool = False  # shown for a question about other calls
     # What it delegates, and then it is shown by these alone.
     tasks: tuple["Task", ...] = ()
     in_background: bool = False

@@ -14,10 +14,9 @@ from crabtalk_web.stream import (
     derived_id,
 )
 
+from .asks import ASKING, is_approval
 from .lane import Lane, OpenCall, Task
 from .turn import Turn
-
-ASKING = ("ask-user", "AskUserQuestion")
 
 
 def recover(
@@ -74,7 +73,9 @@ class Reader:
         subagent = start.args.get("sessionSubagent")
         call_id, _, number = call.rpartition(":")
         if not isinstance(subagent, str) or not number.isdecimal():
-            lane.calls[call] = OpenCall(start.call, at, asks=start.name in ASKING)
+            approves = start.name in ASKING and is_approval(start.args)
+            asks = start.name in ASKING and not approves
+            lane.calls[call] = OpenCall(start.call, at, asks=asks, approves=approves)
             return
         inner = Lane(subagent, lane.depth + 1)
         task = Task((call_id, int(number)), start.call, start.title, at, lane, inner)

@@ -11,6 +11,7 @@ from crabtalk.protocol import wire
 
 from .happenings import (
     AnyHappening,
+    Approval,
     Asked,
     Began,
     Call,
@@ -125,10 +126,26 @@ def asked(event: wire.AskUserEvent) -> Asked:
             q.header,
             tuple(Option(o.label, o.description) for o in q.options),
             q.multi_select,
+            approval(q.approval) if q.HasField("approval") else None,
         )
         for q in event.questions
     )
     return Asked(event.ask_id, questions)
+
+
+def approval(request: wire.ApprovalRequest) -> Approval:
+    return Approval(
+        tool=request.tool,
+        call=request.call,
+        agent=request.agent,
+        cwd=request.cwd,
+        env=tuple(sorted(request.env.items())),
+        always=request.always,
+        digest=request.digest,
+        requested_by=request.requested_by,
+        for_owner=request.for_owner,
+        reason=request.reason,
+    )
 
 
 def used(usage: wire.TokenUsage) -> Used:

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from .happenings import Called, Heard, Piece, Returned
+from .happenings import Asked, Called, Heard, Piece, Returned
 
 # Together.
 MOST_HAPPENINGS = 4096
@@ -67,5 +67,8 @@ def weight(heard: Heard) -> int:
             return len(output)
         case Called(calls=calls):
             return sum(len(call.arguments) for call in calls)
+        case Asked(questions=questions):
+            calls_shown = [q.approval.call for q in questions if q.approval is not None]
+            return sum(len(q.question) for q in questions) + sum(map(len, calls_shown))
         case _:
             return 0

@@ -10,15 +10,17 @@ from typing import Any, Protocol
 from crabtalk_web.adapter import Ask
 from crabtalk_web.sealing import bound_of
 
-from .delivery import answers_text
+from .answers import Answer, outcome_of, read_form, read_labels, refuse
+from .errors import GatewayError
 from .identity import Identity
 from .live import Live
+from .modes import check_mode
 from .questions import Questions
 from .receipts import Receipts
 
 # Whoever repeats these learns nothing new, and changes nothing.
 HARMLESS = ("watch",)
-CANCELLED = "The person dismissed the question without answering it."
+CUT = "this call is too large to be shown here as a whole; allow it in the terminal, or deny it"
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,9 @@ class Desk(Protocol):
 
     async def abort(self) -> None: ...
 
-    async def reply(self, ask: Ask, text: str, outcome: dict[str, Any]) -> bool: ...
+    async def reply(self, ask: Ask, answer: Answer, outcome: dict[str, Any]) -> bool: ...
+
+    async def set_mode(self, mode: str) -> dict[str, Any]: ...
 
     async def end(self) -> None: ...
 
@@ -49,6 +53,7 @@ class Calls:
             "permission": self.permission,
             "communication": self.communication,
             "killSession": self.kill_session,
+            "setMode": self.set_mode,
             "watch": self.watch,
         }
 
@@ -87,30 +92,35 @@ class Calls:
 
     async def communication(self, given: dict[str, Any]) -> dict[str, Any]:
         ask = self._desk.questions.find(str(given.get("id")))
-        if ask is None or not self._desk.questions.take(ask):
+        if ask is None:
             return {"error": "already answered"}
         if given.get("status") == "cancelled":
-            return await self._reply(ask, CANCELLED, {"status": "cancelled", "answers": {}})
+            answer = refuse(ask)
+            return await self._reply(ask, answer, {"status": "cancelled", "answers": {}})
         answers = given.get("answers")
-        outcome = {"status": "answered", "answers": answers if isinstance(answers, dict) else {}}
-        return await self._reply(ask, answers_text(ask, answers), outcome)
+        answer = read_form(ask, answers)
+        return await self._reply(ask, answer, outcome_of(answer, answers))
 
     async def permission(self, given: dict[str, Any]) -> dict[str, Any]:
         """The older way to answer: chosen labels by question, or just a yes or a no."""
         ask = self._desk.questions.find(str(given.get("id")))
-        if ask is None or not self._desk.questions.take(ask):
+        if ask is None:
             return {"error": "already answered"}
-        is_approved = given.get("approved") is True
-        outcome = {"status": "approved" if is_approved else "denied"}
-        if not is_approved:
-            return await self._reply(ask, denied(ask), outcome)
+        if given.get("approved") is not True:
+            return await self._reply(ask, refuse(ask), {"status": "denied"})
         updated = given.get("updatedInput")
-        answers = updated.get("answers") if isinstance(updated, dict) else None
-        return await self._reply(ask, labels_text(ask, answers), outcome)
+        answer = read_labels(ask, updated.get("answers") if isinstance(updated, dict) else None)
+        is_denied = ask.is_approval and not answer.allows
+        return await self._reply(ask, answer, {"status": "denied" if is_denied else "approved"})
 
-    async def _reply(self, ask: Ask, text: str, outcome: dict[str, Any]) -> dict[str, Any]:
+    async def _reply(self, ask: Ask, answer: Answer, outcome: dict[str, Any]) -> dict[str, Any]:
+        questions = self._desk.questions
+        if answer.allows and not questions.is_shown_whole(ask):
+            raise GatewayError(CUT)
+        if not questions.take(ask):
+            return {"error": "already answered"}
         try:
-            is_first = await self._desk.reply(ask, text, outcome)
+            is_first = await self._desk.reply(ask, answer, outcome)
         except BaseException:
             self._desk.questions.give_back(ask)
             raise
@@ -120,25 +130,11 @@ class Calls:
         await self._desk.end()
         return {"success": True, "message": "The session is closed; the conversation stays."}
 
+    async def set_mode(self, given: dict[str, Any]) -> dict[str, Any]:
+        return await self._desk.set_mode(check_mode(given.get("mode")))
+
     async def watch(self, given: dict[str, Any]) -> dict[str, Any]:
         segment, offset = given.get("segment"), given.get("offset")
         return await self._desk.live.watch(
             segment if isinstance(segment, int) else 0, offset if isinstance(offset, int) else 0
         )
-
-
-def labels_text(ask: Ask, answers: Any) -> str:
-    given = answers if isinstance(answers, dict) else {}
-    told = {
-        f"q{number}": {"options": [str(given.get(question.question, "Yes"))]}
-        for number, question in enumerate(ask.questions)
-    }
-    return answers_text(ask, told)
-
-
-def denied(ask: Ask) -> str:
-    is_yes_or_no = all(any(o.label == "No" for o in q.options) for q in ask.questions)
-    if not is_yes_or_no:
-        return CANCELLED
-    told = {f"q{number}": {"options": ["No"]} for number in range(len(ask.questions))}
-    return answers_text(ask, told)

@@ -9,6 +9,7 @@ from crabtalk.client import Client
 from crabtalk_web.adapter import Ask, Heard
 from crabtalk_web.stream import Envelope, TurnEnd, TurnStart
 
+from .answers import Answer
 from .backoff import Backoff
 from .calls import Calls
 from .config import GatewayConfig
@@ -30,6 +31,7 @@ from .relay_http import RelayHttp
 from .relay_socket import RelaySocket
 from .renewal import Renewal
 from .sending import Sending
+from .stranger_asks import StrangerAsks
 from .teller import Teller, now_ms
 from .upkeep import ARCHIVED, Upkeep
 from .usage import usage_report
@@ -37,6 +39,7 @@ from .usage import usage_report
 PUSH = {
     "done": "A turn is over.",
     "question": "An agent has a question.",
+    "permission": "An agent needs your permission.",
 }
 ARCHIVE_REQUESTED = "archiveRequested"
 
@@ -66,6 +69,7 @@ class Conversation:
         self._deleted_at = 0  # by a device; what was said before is not wanted any more
         self._group: asyncio.TaskGroup | None = None
         self._asks: tuple[Ask, ...] = ()
+        self.stranger_asks = StrangerAsks()
         self.live = Live(identity.agent)
         self.questions = Questions(is_compat=config.compat)
         self.calls = Calls(self, receipts)
@@ -137,6 +141,7 @@ class Conversation:
 
     def leave(self) -> None:
         self._client = None
+        self.stranger_asks.clear()
         self.mirror.leave()
         self.delivery.follow(None)
         self.upkeep.follow(None)
@@ -148,13 +153,19 @@ class Conversation:
                 self._spawn(self._report(self._socket, report))
         self.mirror.hear(heard)
 
+    def hear_stranger(self, heard: Heard) -> None:
+        """An approval for somebody else's run with this agent, or the end of one."""
+        if self.stranger_asks.hear(heard):
+            self.teller.changed()
+
     async def _report(self, socket: RelaySocket, report: dict[str, Any]) -> None:
         await socket.ask("usage-report", report)
 
     def _changed(self, envelopes: Sequence[Envelope]) -> None:
         """Something was said, or asked, or only a word more than before."""
         self.live.see(envelopes, self.teller.spoken)
-        was_asking, self._asks = self._asks, self.mirror.asks
+        asks = (*self.mirror.asks, *self.stranger_asks.asks)
+        was_asking, self._asks = self._asks, asks
         if not envelopes and self.mirror.is_thinking and self._asks == was_asking:
             return
         new = self.questions.see(self._asks)
@@ -165,8 +176,8 @@ class Conversation:
             self.reopen()
         if any(isinstance(envelope.ev, TurnEnd) for envelope in envelopes):
             self._notify("done")
-        for _ in new:
-            self._notify("question")
+        for ask in new:
+            self._notify("permission" if ask.is_approval else "question")
         self.upkeep.wake()
 
     def _clear(self) -> None:
@@ -287,14 +298,30 @@ class Conversation:
         self.teller.kill()
         await self._client.kill(self.identity.agent, sender=self.identity.sender)
 
-    async def reply(self, ask: Ask, text: str, outcome: dict[str, Any]) -> bool:
+    async def reply(self, ask: Ask, answer: Answer, outcome: dict[str, Any]) -> bool:
         if self._client is None:
             raise GatewayError("the daemon cannot be reached; try again")
-        if not await reply(self._client, ask, text):
-            return False
-        self.questions.settle(ask, outcome)
-        self.teller.answered(ask.id)
-        return True
+        is_first = await reply(self._client, ask, answer.text)
+        is_stranger = self.stranger_asks.has(ask)
+        self.stranger_asks.drop(ask)
+        if is_first:
+            self.questions.settle(ask, outcome)
+        if is_stranger and is_first:
+            self.teller.record(ask, answer.receipt)
+        elif is_first:
+            self.teller.answered(ask.id, answer.receipt)
+        elif is_stranger:
+            self.teller.changed()
+        return is_first
+
+    async def set_mode(self, mode: str) -> dict[str, Any]:
+        """Changes how much the agent may do without asking, in this conversation."""
+        if self._client is None:
+            raise GatewayError("the daemon cannot be reached; try again")
+        identity = self.identity
+        told = await self._client.set_mode(identity.agent, mode, sender=identity.sender)
+        self.upkeep.learn_mode(told.mode, is_set=told.is_set)
+        return {"mode": told.mode, "isSet": told.is_set}
 
     async def end(self) -> None:
         """The session is put away. The conversation stays, and the next word opens it again."""

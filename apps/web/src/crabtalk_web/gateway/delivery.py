@@ -5,7 +5,6 @@ asks the conversation itself whether it was said.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -25,6 +24,7 @@ log = logging.getLogger(__name__)
 Fetch = Callable[[Inbound], Awaitable[list[Path]]]
 
 QUEUED = "**Queued:** the agent is at work; this is next."
+QUEUED_BEHIND_APPROVAL = "**Queued:** a call waits for your answer above; this is next."
 # Between two looks at a daemon that is at work.
 LOOK_EVERY = 0.2
 
@@ -92,7 +92,9 @@ class Delivery:
             return await self._settle(client)
         if self._mirror.is_behind or not await self._has_begun(client):
             return False
-        ask = self._mirror.asks[0] if self._mirror.asks and not inbound.files else None
+        # Words answer questions. A call is allowed or denied by the buttons of its approval alone.
+        asks = [ask for ask in self._mirror.asks if not ask.is_approval]
+        ask = asks[0] if asks and not inbound.files else None
         steers = self._mirror.is_busy and self._steers and not inbound.guest
         if self._mirror.is_busy and ask is None and not steers:
             self._say_it_waits(inbound)
@@ -118,7 +120,8 @@ class Delivery:
     def _say_it_waits(self, inbound: Inbound) -> None:
         if self._noted < inbound.seq and self._mirror.is_thinking:
             self._noted = inbound.seq
-            self._mirror.teller.say(QUEUED)
+            is_asking = any(ask.is_approval for ask in self._mirror.asks)
+            self._mirror.teller.say(QUEUED_BEHIND_APPROVAL if is_asking else QUEUED)
 
     async def _text(self, inbound: Inbound) -> str:
         """With a list of the files, where they are now."""
@@ -215,25 +218,15 @@ class Delivery:
 async def reply(client: Client, ask: Ask, text: str) -> bool:
     """False when somebody else was first, or nobody asks any more."""
     try:
-        await client.reply_to_ask(ask.agent, text, sender=ask.sender, ask_id=ask.id)
+        await client.reply_to_ask(
+            ask.agent,
+            text,
+            sender=ask.sender,
+            ask_id=ask.id,
+            as_owner=True if ask.is_for_owner else None,
+        )
     except ServerError as error:
         if error.code == 404:
             return False
         raise
     return True
-
-
-def answers_text(ask: Ask, answers: object) -> str:
-    """What a form was filled in with, as the daemon understands it: question to answer."""
-    given = answers if isinstance(answers, dict) else {}
-    told: dict[str, str] = {}
-    for number, question in enumerate(ask.questions):
-        one = given.get(f"q{number}")
-        one = one if isinstance(one, dict) else {}
-        options = one.get("options")
-        words = [str(label) for label in options] if isinstance(options, list) else []
-        custom = one.get("custom")
-        if isinstance(custom, str) and custom.strip():
-            words.append(custom)
-        told[question.question] = ", ".join(words)
-    return json.dumps(told, ensure_ascii=False)

@@ -10,7 +10,7 @@ import time
 from contextlib import aclosing
 from pathlib import Path
 
-from crabtalk.client import Client, connect
+from crabtalk.client import Client, ServerError, connect
 from crabtalk.protocol import wire
 from crabtalk_web.adapter import Switchboard, from_feed
 from crabtalk_web.adapter.sources import milliseconds
@@ -27,6 +27,7 @@ from .metadata import Surroundings
 from .receipts import Receipts
 from .relay_http import RelayHttp
 from .store import Store
+from .stranger_asks import StrangerAsks
 from .teller import now_ms
 
 # Seconds. A daemon that is away for longer has its turns closed; between two looks for what nobody
@@ -39,6 +40,7 @@ SETTLE = 0.05
 ANEW_AFTER = 5.0
 # What a feed may have on its way. Milliseconds.
 ON_ITS_WAY = 1500
+OWNER, USER = "owner", "user"
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,8 @@ class Gateway:
         self._machine = Machine(
             credentials, self._relay, self._store, self._receipts, self._conversations.values
         )
+        self._stranger_asks: dict[str, StrangerAsks] = {}  # by agent; conversations come and go
+        self._is_owner = False  # whether devices speak for the owner of the daemon
         self._switchboard = Switchboard()
         self._surroundings = Surroundings()
         self._client: Client | None = None
@@ -131,6 +135,7 @@ class Gateway:
             identity, journal, self._relay, self._credentials, self._config, self._receipts
         )
         added.upkeep.surroundings = self._surroundings
+        added.stranger_asks = self._stranger_asks.setdefault(agent, added.stranger_asks)
         self._conversations[agent] = added
         self._group.create_task(self._work(added))
         return added
@@ -203,6 +208,9 @@ class Gateway:
             next((model.name for model in models if model.active), ""),
             tuple(skill.name for skill in skills),
         )
+        self._is_owner = await speaks_for_owner(
+            client, self._config.sender, [agent.name for agent in agents]
+        )
         names = {one.agent for one in stored}
         if self._config.announce_agents:
             names |= {agent.name for agent in agents}
@@ -221,11 +229,27 @@ class Gateway:
             for each in self._conversations.values():
                 each.mirror.miss(milliseconds(message.timestamp))
         pair = self._switchboard.pair_of(message)
-        if pair is None or pair[1] != self._config.sender:
+        if pair is None:
+            return
+        if message.kind == wire.MODE_CHANGED:
+            if pair[1] == self._config.sender and pair[0] in self._conversations:
+                self._conversations[pair[0]].upkeep.ask_mode()
+            return
+        is_ours = pair[1] == self._config.sender
+        if not is_ours and message.kind not in (wire.ASK_USER, wire.TOOLS_COMPLETE, wire.DONE):
             return
         heard = from_feed(message)
-        if heard is not None:
+        if heard is None:
+            return
+        acts_for_us = not is_ours and is_asked_in_name_of(message, self._config.sender)
+        if is_for_owner(message) or acts_for_us:
+            if self._is_owner:
+                self._conversation(pair[0]).hear_stranger(heard)
+        elif is_ours:
             self._conversation(pair[0]).hear(heard)
+        elif message.kind != wire.ASK_USER:
+            for each in self._conversations.values():
+                each.hear_stranger(heard)
 
     async def _audit(self) -> None:
         """Looks for messages that nobody told us of."""
@@ -249,3 +273,30 @@ class Gateway:
             is_gone = agent not in counts and book.born
             if is_gone or counts.get(agent, 0) != book.position:
                 await each.mirror.audit(client, MISSED_AFTER)
+
+
+async def speaks_for_owner(client: Client, sender: str, agents: list[str]) -> bool:
+    """Whether this sender is one of the owner's, who answers for other people's runs.
+
+    A gateway that was given a sender with fewer rights must not approve what that sender does.
+    """
+    for agent in agents[:1]:
+        try:
+            return (await client.explain_agent(agent, sender=sender)).origin == OWNER
+        except ServerError as error:
+            log.info("the daemon does not say who %s is: %s", sender, error.message)
+    return sender == USER or sender.startswith(f"{USER}~")
+
+
+def is_for_owner(message: wire.AgentEventMsg) -> bool:
+    if message.kind != wire.ASK_USER:
+        return False
+    return any(q.HasField("approval") and q.approval.for_owner for q in message.ask.questions)
+
+
+def is_asked_in_name_of(message: wire.AgentEventMsg, sender: str) -> bool:
+    """An approval of a run that acts in this sender's name elsewhere, such as a scheduled job."""
+    if message.kind != wire.ASK_USER:
+        return False
+    approvals = [q.approval for q in message.ask.questions if q.HasField("approval")]
+    return any(one.requested_by == sender for one in approvals)

@@ -4,10 +4,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from crabtalk_web.adapter import Ask
+import msgspec
+
+from crabtalk_web.adapter import Ask, describe_question, is_whole, summarize_questions
 
 # Answered questions that are still shown.
 COMPLETED = 20
+# Bytes that all questions together may take in the agent state, and those of one of them. Calls
+# that are larger, or come when there is no room, are cut until others are answered.
+MOST_BYTES, MOST_OF_ONE, LEAST_OF_ONE = 500_000, 262_144, 8192
 
 
 class Questions:
@@ -17,6 +22,7 @@ class Questions:
         self._is_compat = is_compat
         self._open: dict[str, Ask] = {}
         self._taken: set[str] = set()  # somebody is answering, or has
+        self._cut: set[str] = set()  # asks that devices do not see all of
         self._outcomes: dict[str, dict[str, Any]] = {}
 
     def see(self, asks: Sequence[Ask]) -> list[Ask]:
@@ -45,6 +51,10 @@ class Questions:
         """It could not be answered after all."""
         self._taken.discard(ask.id)
 
+    def is_shown_whole(self, ask: Ask) -> bool:
+        """Whether devices see all of the calls that it is about."""
+        return ask.id not in self._cut
+
     def settle(self, ask: Ask, outcome: dict[str, Any]) -> None:
         self._outcomes[ask.call if self._is_compat else ask.id] = outcome
         while len(self._outcomes) > COMPLETED:
@@ -54,23 +64,36 @@ class Questions:
         """The agent state as it should be, given what is there."""
         open_key, done_key = KEYS[self._is_compat]
         asked, done = table(there.get(open_key)), table(there.get(done_key))
-        waiting = {ask.id: self._entry(ask) for ask in self._open.values()}
-        if self._is_compat:
-            waiting = {ask.call: self._entry(ask) for ask in self._open.values()}
+        waiting = self._entries()
         for key, entry in asked.items():
             if key not in waiting and isinstance(entry, dict):
                 outcome = self._outcomes.get(key) or CANCELLED[self._is_compat]
-                done[key] = {**entry, **outcome, "completedAt": now_ms()}
+                done[key] = {**shortened(entry), **outcome, "completedAt": now_ms()}
         for key in waiting:
             done.pop(key, None)
         shown = dict(list(done.items())[-COMPLETED:])
         return {**there, "controlledByUser": False, open_key: waiting, done_key: shown}
 
-    def _entry(self, ask: Ask) -> dict[str, Any]:
+    def _entries(self) -> dict[str, dict[str, Any]]:
+        """Those that wait, by the key that devices answer by; the oldest have the most room."""
+        room = MOST_BYTES
+        entries: dict[str, dict[str, Any]] = {}
+        self._cut.clear()
+        for ask in self._open.values():
+            most = max(LEAST_OF_ONE, min(MOST_OF_ONE, room)) // max(len(ask.questions), 1)
+            questions = [describe_question(question, most) for question in ask.questions]
+            if not all(map(is_whole, questions)):
+                self._cut.add(ask.id)
+            entry = self._entry(ask, questions)
+            entries[ask.call if self._is_compat else ask.id] = entry
+            room -= len(msgspec.json.encode(entry))
+        return entries
+
+    def _entry(self, ask: Ask, questions: list[dict[str, Any]]) -> dict[str, Any]:
         if self._is_compat:
             return {
                 "tool": "AskUserQuestion",
-                "arguments": {"questions": [compat_question(q) for q in ask.questions]},
+                "arguments": {"questions": questions},
                 "createdAt": ask.at,
                 "toolUseId": ask.call,
             }
@@ -80,8 +103,9 @@ class Questions:
             "toolUseId": ask.call,
             "form": {
                 "questions": [
-                    {"id": f"q{number}", **compat_question(question), "allowCustom": True}
-                    for number, question in enumerate(ask.questions)
+                    # A call is allowed or denied by a label, and by no words.
+                    {"id": f"q{number}", **question, "allowCustom": "approval" not in question}
+                    for number, question in enumerate(questions)
                 ]
             },
         }
@@ -97,15 +121,12 @@ CANCELLED: dict[bool, dict[str, Any]] = {
 }
 
 
-def compat_question(question: Any) -> dict[str, Any]:
+def shortened(entry: dict[str, Any]) -> dict[str, Any]:
+    """Without the calls it was about, which the history has."""
+    parts = ("form", "arguments")
     return {
-        "question": question.question,
-        "header": question.header,
-        "options": [
-            {"label": option.label, "description": option.description}
-            for option in question.options
-        ],
-        "multiSelect": question.multi_select,
+        key: summarize_questions(value) if key in parts and isinstance(value, dict) else value
+        for key, value in entry.items()
     }
 
 

@@ -111,8 +111,12 @@ class Teller:
         """What was said so far is shown."""
         self.note(self._adapter.idle(when), run=self.book.run)
 
-    def answered(self, ask: str) -> None:
-        self.note(self._adapter.answer(ask, now_ms()), run=self.book.run)
+    def answered(self, ask: str, receipt: str = "") -> None:
+        self.note(self._adapter.answer(ask, now_ms(), receipt), run=self.book.run)
+
+    def record(self, ask: Ask, receipt: str) -> None:
+        """An approval of somebody else's run, which is told nowhere else in this session."""
+        self.note(self._adapter.record(ask, receipt, now_ms()), run=self.book.run)
 
     def say(self, text: str, file: Outgoing | None = None) -> None:
         """A line of service; with `file`, that is what became of it."""

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from crabtalk.client import Client
+from crabtalk.client import Client, ServerError
 
 from .config import GatewayConfig
 from .credentials import Credentials
@@ -11,6 +11,7 @@ from .errors import AWAY, RelayAwayError
 from .identity import Identity
 from .metadata import Surroundings, merged, session_metadata
 from .mirror import Mirror
+from .modes import mode_metadata
 from .questions import Questions
 from .records import Records
 from .relay_socket import RelaySocket
@@ -19,6 +20,7 @@ from .teller import now_ms
 ARCHIVED = "archived"
 # Where a session says which kinds of clients write in it without replay protection.
 UNPROTECTED = "unprotectedClients"
+NOT_OFFERED = 501
 
 
 class Upkeep:
@@ -46,6 +48,11 @@ class Upkeep:
         self._client: Client | None = None
         self._socket: RelaySocket | None = None
         self._title = ""
+        self._mode = ""  # empty: not known
+        self._is_mode_set = False  # for this conversation, and not by the agent's file
+        self._is_mode_stale = False  # it was changed since it was asked for
+        self._told_mode = ""
+        self._has_modes = True  # the daemon knows them, as far as anybody has heard
         self._news = asyncio.Event()
 
     def wake(self) -> None:
@@ -53,6 +60,7 @@ class Upkeep:
 
     def follow(self, client: Client | None) -> None:
         self._client = client
+        self._has_modes = True
         self.wake()
 
     def connected(self, socket: RelaySocket | None) -> None:
@@ -64,6 +72,16 @@ class Upkeep:
         if title and title != self._title:
             self._title = title
             self.wake()
+
+    def learn_mode(self, mode: str, *, is_set: bool) -> None:
+        if (mode, is_set) != (self._mode, self._is_mode_set):
+            self._mode, self._is_mode_set = mode, is_set
+            self.wake()
+
+    def ask_mode(self) -> None:
+        """Somebody changed it. The daemon knows as well whether it is the agent's own again."""
+        self._is_mode_stale = True
+        self.wake()
 
     async def work(self) -> None:
         """Until cancelled; whatever may have changed is then told by the next process."""
@@ -82,15 +100,22 @@ class Upkeep:
                     await self.records.change("agentState", self._questions.state)
                 if not was_thinking:
                     await self._learn_title()
+                if not was_thinking or not self._mode or self._is_mode_stale:
+                    await self._learn_mode()
+                if not was_thinking or self._mode != self._told_mode:
                     await self.tell()
             except RelayAwayError:
                 pass  # the next connection brings the next try
 
     async def tell(self, **rest: Any) -> bool:
         """Says what it is, and `rest`. False when nobody could be told."""
-        return await self.records.change(
+        mode = self._mode
+        is_told = await self.records.change(
             "metadata", lambda there: {**merged(there, self.metadata()), **rest}
         )
+        if is_told:
+            self._told_mode = mode
+        return is_told
 
     def metadata(self) -> dict[str, Any]:
         told = session_metadata(
@@ -104,7 +129,11 @@ class Upkeep:
         memory = self._mirror.book.memory
         if memory is not None and memory.clients:
             told[UNPROTECTED] = sorted(memory.clients)
-        return {**told, "lifecycleState": ARCHIVED if self.is_archived else "running"}
+        return {
+            **told,
+            **mode_metadata(self._mode, is_set=self._is_mode_set),
+            "lifecycleState": ARCHIVED if self.is_archived else "running",
+        }
 
     async def alive(self, socket: RelaySocket) -> None:
         session = self._mirror.book.session
@@ -129,3 +158,18 @@ class Upkeep:
         for one in found.conversations:
             if (one.agent, one.sender) == (identity.agent, identity.sender):
                 self.name(one.title)
+
+    async def _learn_mode(self) -> None:
+        """A daemon that knows no modes says so once, and is not asked again."""
+        client, identity = self._client, self._identity
+        if client is None or not self._has_modes:
+            return
+        self._is_mode_stale = False
+        try:
+            told = await client.set_mode(identity.agent, sender=identity.sender)
+        except ServerError as error:
+            self._has_modes = error.code != NOT_OFFERED
+        except AWAY:
+            pass
+        else:
+            self.learn_mode(told.mode, is_set=told.is_set)

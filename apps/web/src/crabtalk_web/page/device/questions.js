@@ -1,6 +1,10 @@
 // Questions that an agent waits with, from what its gateway says of itself. Two generations of the
 // protocol ask in two ways; both are read, and each is answered in its own.
 
+import { approvalOf } from "../story/approvals.js";
+
+const DENY = "Deny";
+
 /** Those that wait now, the earliest first. */
 export function questionsOf(state) {
   const asked = [
@@ -18,11 +22,14 @@ export function answerTo(question, answers) {
     return ["communication", { id, kind: "form", status, ...(answers ? { answers } : {}) }];
   }
   if (!answers) return ["permission", { id, approved: false }];
-  const told = question.questions.map(({ id: name, question: text }) => {
+  const told = {};
+  for (const { id: name, question: text, approval } of question.questions) {
     const { options = [], custom = "" } = answers[name] ?? {};
-    return [text, [...options, custom].filter(Boolean).join(", ")];
-  });
-  const updatedInput = { answers: Object.fromEntries(told) };
+    const words = [...options, custom].filter(Boolean).join(", ");
+    // Two calls that read the same have one answer here, and a no to either is a no to both.
+    if (!(approval && told[text] === DENY)) told[text] = words;
+  }
+  const updatedInput = { answers: told };
   return ["permission", { id, approved: true, updatedInput }];
 }
 
@@ -43,12 +50,14 @@ function question(id, { createdAt, toolUseId }, asked, isOlder) {
     question: textOr(one.question),
     options: optionsOf(one.options),
     multiSelect: one.multiSelect === true,
+    approval: approvalOf(one.approval),
     allowCustom: one.allowCustom === true,
     required: one.required === true,
   }));
   if (!questions.length) return null;
   const at = Number.isFinite(createdAt) ? createdAt : 0;
-  return { id, createdAt: at, call: textOr(toolUseId), questions, isOlder };
+  const isApproval = questions.every(({ approval }) => approval !== null);
+  return { id, createdAt: at, call: textOr(toolUseId), questions, isApproval, isOlder };
 }
 
 function optionsOf(options) {

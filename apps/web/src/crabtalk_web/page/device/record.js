@@ -44,6 +44,21 @@ export class Record extends Observable {
     return list(this.metadata.models).map((model) => text(model?.code)).filter(Boolean);
   }
 
+  /** How much the agent may do without asking; empty where its gateway does not say. */
+  get mode() { return text(this.metadata.currentOperatingModeCode); }
+
+  get modes() {
+    return list(this.metadata.operatingModes).filter((mode) => text(mode?.code)).map((mode) =>
+      ({ code: mode.code, name: text(mode.value) || mode.code, about: text(mode.description) }));
+  }
+
+  /** It was changed from here; what the gateway says of itself follows. */
+  takeMode(mode) {
+    if (!text(mode) || mode === this.mode) return;
+    this.metadata = { ...this.metadata, currentOperatingModeCode: mode };
+    this.changed();
+  }
+
   get commands() {
     const names = list(this.metadata.slashCommands).map(text).filter(Boolean);
     return names.map((name) => (name.startsWith("/") ? name : `/${name}`));

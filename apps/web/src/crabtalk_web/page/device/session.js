@@ -124,6 +124,13 @@ export class Session extends Record {
     if (told?.error) throw new Error(told.error);
   }
 
+  /** How much the agent may do without asking, from now on. */
+  async setMode(mode) {
+    const told = await this.call("setMode", { mode });
+    if (told?.error) throw new Error(told.error);
+    this.takeMode(told?.mode);
+  }
+
   answer(questionId, answers) { return this.#reply(questionId, answers); }
   dismiss(questionId) { return this.#reply(questionId, null); }
 

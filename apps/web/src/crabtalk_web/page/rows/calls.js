@@ -6,6 +6,8 @@ import { linesBetween, renderDiff } from "../draw/diff.js";
 import { h } from "../draw/dom.js";
 import { languageOfPath } from "../draw/languages.js";
 import { visible } from "../draw/visible.js";
+import { approvalOf } from "../story/approvals.js";
+import { renderApprovalFacts } from "./approval.js";
 import { shellOutcome } from "./shell.js";
 import { renderOutput } from "./output.js";
 
@@ -58,6 +60,7 @@ export function noteOf(row) {
     return code ? { text: `exit ${code}`, isBad: true } : null;
   }
   const args = row.args ?? {};
+  if (name === "ask-user") return receiptOf(row, args);
   const [old, fresh] = [args.old_string, args.new_string];
   if (name !== "edit" || typeof old !== "string" || typeof fresh !== "string") return null;
   if (old.length + fresh.length > MOST_COUNTED) return null;
@@ -85,8 +88,11 @@ const CALLS = {
     renderPath(pathOf(args), title),
     renderCode(String(args.content ?? ""), languageOfPath(pathOf(args)), { copy }),
   ],
-  "ask-user": (args) => list(args.questions).map((one) =>
-    h("p", { class: "asked" }, visible(String(one?.question ?? one?.header ?? "")))),
+  "ask-user": (args) => list(args.questions).map((one) => {
+    const approval = approvalOf(one?.approval);
+    if (approval) return renderApprovalFacts(approval);
+    return h("p", { class: "asked" }, visible(String(one?.question ?? one?.header ?? "")));
+  }),
 };
 
 const RESULTS = {
@@ -115,8 +121,20 @@ const RESULTS = {
     ].filter(Boolean);
   },
   edit: (text, args, options) => (text === "ok" ? [] : [renderOutput(text, options)]),
-  "ask-user": (text, args, options) => [renderOutput(text, { ...options, label: "Answer" })],
+  "ask-user": (text, args, options) => {
+    if (isApproval(args)) return [h("p", { class: "receipt" }, visible(text))];
+    return [renderOutput(text, { ...options, label: "Answer" })];
+  },
 };
+
+const isApproval = (args) => list(args.questions).some((one) => approvalOf(one?.approval) !== null);
+
+/** What was decided, on the line itself. */
+function receiptOf(row, args) {
+  if (row.state !== "done" || !row.result || !isApproval(args)) return null;
+  const decided = row.result.split("\n").join(" · ");
+  return { text: decided, isBad: false };
+}
 
 const list = (value) => (Array.isArray(value) ? value.slice(0, 100) : []);
 

@@ -2,8 +2,8 @@
 // others were about to say is not lost without a word.
 
 import { fill, h } from "../draw/dom.js";
-import { renderInline, renderMarkdown } from "../draw/markdown.js";
 import { visible } from "../draw/visible.js";
+import { renderApproval } from "./approval.js";
 
 let drawn = 0; // forms, whose fields have names of their own
 
@@ -14,6 +14,7 @@ let drawn = 0; // forms, whose fields have names of their own
  * @returns {HTMLFormElement}
  */
 export function renderQuestion(question, { answer, dismiss }) {
+  if (question.isApproval) return renderApproval(question, { answer });
   drawn += 1;
   const fields = question.questions.map((one, at) => new Field(one, `question-${drawn}-${at}`));
   const name = question.questions.map((one) => one.header || "Question").join(", ");
@@ -102,8 +103,9 @@ class Field {
     this.element = h("fieldset", { class: "question-part" },
       h("legend", {},
         one.header ? h("span", { class: "question-header" }, visible(one.header)) : null,
-        isLong(text) ? null : h("span", { class: "question-text" }, renderInline(text))),
-      isLong(text) ? renderMarkdown(text) : null,
+        // As it was written, line by line: markup would change what it says.
+        h("span", { class: isLong(text) ? "question-text is-long" : "question-text" },
+          visible(text))),
       this.inputs.map((input) => input.row), this.words?.row);
   }
 
@@ -119,7 +121,7 @@ class Field {
     });
     const row = h("div", { class: "option" }, input,
       h("label", { for: input.id }, visible(String(option.label))),
-      about && h("p", { id: about, class: "option-about" }, renderInline(option.description)));
+      about && h("p", { id: about, class: "option-about" }, visible(option.description)));
     return { input, row, label: String(option.label) };
   }
 
@@ -159,5 +161,4 @@ class Field {
   }
 }
 
-const isLong = (text) => typeof text === "string" && (text.includes("\n") || text.length > 2000);
-
+const isLong = (text) => text.includes("\n") || text.length > 200;

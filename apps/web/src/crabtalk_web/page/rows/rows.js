@@ -8,6 +8,7 @@ import { renderTool, updateTool } from "./tool.js";
 import { renderUser, updateUser } from "./user.js";
 
 export { renderLive, updateLive } from "./text.js";
+export { settleApproval } from "./approval.js";
 export { renderQuestion } from "./question.js";
 
 const KINDS = {

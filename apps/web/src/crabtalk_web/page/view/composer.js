@@ -4,6 +4,7 @@ import { h, setText } from "../draw/dom.js";
 import { Attachments } from "./attachments.js";
 import { Completion } from "./completion.js";
 import { iconButton } from "./controls.js";
+import { ModeButton } from "./mode.js";
 import { notify } from "./notices.js";
 
 const isFine = matchMedia("(pointer: fine)");
@@ -21,6 +22,7 @@ export class Composer {
   #input;
   #completion;
   #box;
+  #mode;
   #draw = () => this.draw();
 
   constructor(device, session, { sent }) {
@@ -40,7 +42,9 @@ export class Composer {
     this.#completion = new Completion(this.#text, (sign) => this.#choices(sign));
     this.#box = h("div", { class: "composer-box" }, this.#completion.element, this.#files.element,
       h("div", { class: "composer-line" }, attach, this.#input, this.#text, this.#send));
-    this.element = h("form", { class: "composer", "aria-label": "Write" }, this.#away, this.#box);
+    this.#mode = new ModeButton(session);
+    this.element = h("form", { class: "composer", "aria-label": "Write" }, this.#away, this.#box,
+      this.#mode.element);
     this.#listen();
     this.#text.value = session.draft;
     session.addEventListener("change", this.#draw);
@@ -66,6 +70,7 @@ export class Composer {
     this.#send.disabled = !this.#text.value.trim() && !this.#files.files.length;
     this.#grow();
     this.#drawNote();
+    this.#mode.draw();
   }
 
   /** Why what is written here may not be read soon, or at all. */

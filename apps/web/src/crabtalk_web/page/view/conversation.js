@@ -160,8 +160,9 @@ export class ConversationView {
   #drawPill() {
     const { isFollowing, newRows } = this.window;
     const isAsked = this.#session.questions.length > 0;
-    this.pill.hidden = isFollowing;
-    if (isFollowing) return;
+    // It must not lie over the words of a question that is in view.
+    this.pill.hidden = isFollowing || (isAsked && isInView(this.questions.element, this.log));
+    if (this.pill.hidden) return;
     const text = isAsked ? "A question waits" : newRows ? `${newRows} new` : "Newest";
     if (this.pill.textContent !== text) this.pill.replaceChildren(icon("down"), text);
   }
@@ -202,6 +203,11 @@ function isSilentlyWorking({ isWorking, live, questions, story }) {
   const isRunning = (row) => row.kind === "tool" && row.state === "running";
   const isShown = story.rows.slice(-8).some(isRunning);
   return isWorking && !isShown && !live && !questions.length;
+}
+
+function isInView(element, scroller) {
+  const [inner, outer] = [element.getBoundingClientRect(), scroller.getBoundingClientRect()];
+  return inner.top < outer.bottom && inner.bottom > outer.top;
 }
 
 /** The day, where it is another than that of the row before. */

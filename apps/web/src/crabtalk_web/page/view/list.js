@@ -4,6 +4,7 @@ import { arrange, h, setText } from "../draw/dom.js";
 import { plainLine } from "../draw/markdown.js";
 import { when } from "../draw/time.js";
 import { icon } from "./icons.js";
+import { WaitingList } from "./waiting.js";
 
 const MINUTE_MS = 60_000;
 
@@ -12,6 +13,7 @@ export class ListView {
   #items = new Map();
   #nav = h("nav", { class: "scroll list", "aria-label": "Conversations" });
   #list = h("ul", { class: "plain" });
+  #waiting = new WaitingList();
   #current = "";
   #frame = 0;
   #timer = 0;
@@ -26,7 +28,7 @@ export class ListView {
         h("h1", {}, "crabtalk"),
         tool("search", "Search", "/search"),
         tool("settings", "Settings", "/settings")),
-      this.#nav);
+      this.#waiting.element, this.#nav);
     device.addEventListener("change", this.#soon);
     this.#timer = setInterval(this.#soon, MINUTE_MS);
     this.draw();
@@ -60,6 +62,7 @@ export class ListView {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
     const { sessions, connection } = this.#device;
+    this.#waiting.draw(sessions);
     if (!sessions.length) {
       const isComing = connection.state === "connecting";
       this.#nav.replaceChildren(isComing ? skeleton() : empty());

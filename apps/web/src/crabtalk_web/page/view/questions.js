@@ -1,7 +1,8 @@
 // Questions that wait in a conversation, each in its form until some device has answered.
 
 import { arrange, h } from "../draw/dom.js";
-import { renderQuestion } from "../rows/question.js";
+import { plainLabel } from "../draw/visible.js";
+import { renderQuestion, settleApproval } from "../rows/rows.js";
 import { announce, notify } from "./notices.js";
 
 export class QuestionShelf {
@@ -10,14 +11,22 @@ export class QuestionShelf {
 
   constructor(session) {
     this.#session = session;
-    this.element = h("div", { class: "log-questions" });
+    this.element = h("div", { class: "log-questions", tabindex: "-1" });
   }
 
   draw() {
     const waiting = this.#session.questions;
     const there = new Set(waiting.map((question) => question.id));
-    for (const id of this.#forms.keys()) if (!there.has(id)) this.#forms.delete(id);
+    const gone = [...this.#forms.keys()].filter((id) => !there.has(id));
+    const hadFocus = this.element.contains(document.activeElement);
+    for (const id of gone) this.#forms.delete(id);
     arrange(this.element, waiting.map((question) => this.#form(question)));
+    if (!gone.length) return;
+    for (const form of this.#forms.values()) settleApproval(form);
+    // Focus stays here rather than with a button that has gone.
+    if (hadFocus && !this.element.contains(document.activeElement)) {
+      this.element.focus({ preventScroll: true });
+    }
   }
 
   #form(question) {
@@ -28,8 +37,7 @@ export class QuestionShelf {
       dismiss: () => this.#settle(this.#session.dismiss(question.id), "Dismissed."),
     });
     this.#forms.set(question.id, form);
-    const first = question.questions[0];
-    if (first) announce(`${this.#session.agent} asks: ${first.question}`);
+    announce(spokenOf(this.#session.agent, question));
     return form;
   }
 
@@ -39,4 +47,13 @@ export class QuestionShelf {
     else announce(done);
     return outcome;
   }
+}
+
+/** What is said of a question when it comes. A call is read where it stands. */
+export function spokenOf(agent, { questions, isApproval }) {
+  if (!isApproval) return `${agent} asks: ${plainLabel(questions[0].question)}`;
+  const calls = questions.map(({ approval, header }) => approval.tool || header || "a tool");
+  const [{ approval }] = questions;
+  const by = approval.forOwner ? `, for ${approval.requestedBy || "somebody else"}` : "";
+  return plainLabel(`${agent} asks for permission to call ${calls.join(", ")}${by}`);
 }

@@ -1,0 +1,56 @@
+"""Stranger asks: approvals for other people's runs with an agent, which only the owner may answer.
+
+They are not on the stream of the run that asks, and that run's conversation has no session here.
+They are shown in the owner's own session with the same agent.
+"""
+
+from collections.abc import Sequence
+
+from crabtalk_web.adapter import Ask, Heard
+from crabtalk_web.adapter.happenings import Asked, Ended, StepOver
+
+# Approvals of one agent that wait at once; further ones are left to other clients.
+MOST = 64
+
+
+class StrangerAsks:
+    """Those of one agent."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Ask] = {}
+
+    @property
+    def asks(self) -> Sequence[Ask]:
+        return tuple(self._waiting.values())
+
+    def hear(self, heard: Heard) -> bool:
+        """Whether anything about them has changed."""
+        match heard.what:
+            case Asked(ask_id=ask_id, questions=questions) if len(self._waiting) < MOST:
+                self._waiting[ask_id] = Ask(
+                    id=ask_id,
+                    call=ask_id,
+                    agent=heard.agent,
+                    sender=heard.sender,
+                    run=heard.run,
+                    at=heard.at,
+                    questions=questions,
+                )
+                return True
+            case StepOver() | Ended():
+                over = [ask.id for ask in self._waiting.values() if ask.run == heard.run]
+                for ask_id in over:
+                    del self._waiting[ask_id]
+                return bool(over)
+        return False
+
+    def has(self, ask: Ask) -> bool:
+        return ask.id in self._waiting
+
+    def drop(self, ask: Ask) -> None:
+        """It was answered, here or elsewhere."""
+        self._waiting.pop(ask.id, None)
+
+    def clear(self) -> None:
+        """The daemon is away. Whatever still waits is told again by its next feed."""
+        self._waiting.clear()

@@ -1,0 +1,220 @@
+"""A daemon whose runs do nothing but ask for permission, at the word of a test.
+
+Socket, frames and messages are real. It sends what a test has it send on its feed, and remembers
+what it was answered.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from apps.web.tests.gateway.phone import Phone, phone
+from apps.web.tests.gateway.world import let_in, started, stopped
+from crabtalk.protocol import BadRequestError, NotFoundError, Server, wire
+from crabtalk.transport import Limits, RunFiles
+from crabtalk_web.gateway import Credentials, Gateway, GatewayConfig, Store
+from crabtalk_web.relay import Relay, RelayConfig
+from tests.scripted import listening
+
+MODES = ("plan", "ask", "accept-edits", "auto")
+
+
+def approval(call: str = "command: ls", **rest: Any) -> wire.ApprovalRequest:
+    told = {"agent": "crab", "tool": "bash", "cwd": "/w", "digest": "d1", "reason": "mode ask"}
+    return wire.ApprovalRequest(**{**told, "call": call, "requested_by": "user", **rest})
+
+
+class AskingDaemon(Server):
+    def __init__(self, owners: tuple[str, ...] = ("user",)) -> None:
+        self.owners = owners
+        self.replies: list[wire.ReplyToAsk] = []
+        self.modes: dict[tuple[str, str], str] = {}
+        self.waiting: dict[str, wire.AgentEventMsg] = {}
+        self.said: list[str] = []
+        self.runs = 0
+        self._feeds: list[asyncio.Queue[wire.AgentEventMsg]] = []
+        self.news = asyncio.Event()
+
+    # ── What a test has it do ───────────────────────────────────────────────────────────────
+
+    def emit(self, kind: int, run: str, sender: str = "user", **rest: Any) -> wire.AgentEventMsg:
+        told = {"agent": "crab", "sender": sender, "run_id": run, **rest}
+        now = datetime.now(UTC).isoformat()
+        message = wire.AgentEventMsg(kind=kind, timestamp=now, **told)  # type: ignore[arg-type]
+        for feed in self._feeds:
+            feed.put_nowait(message)
+        return message
+
+    def begin(self, run: str, sender: str = "user") -> None:
+        self.runs += 1
+        self.emit(wire.TURN_START, run, sender, content="Do it")
+        self.call(run, sender)
+
+    def call(self, run: str, sender: str = "user") -> None:
+        """A step that calls a tool."""
+        call = wire.ToolCallInfo(id=f"{run}-k", name="bash", arguments='{"command": "ls"}')
+        self.emit(wire.TOOL_START, run, sender, tool_calls=[call])
+
+    def ask(
+        self, run: str, ask_id: str, *approvals: wire.ApprovalRequest, sender: str = "user"
+    ) -> None:
+        questions = [
+            wire.AskQuestion(
+                question=one.call,
+                header=one.tool,
+                options=[
+                    wire.AskOption(label=label)
+                    for label in ("Allow", "Deny", *(["Always"] if one.always else []))
+                ],
+                approval=one,
+            )
+            for one in approvals
+        ]
+        ask = wire.AskUserEvent(ask_id=ask_id, questions=questions)
+        self.waiting[ask_id] = self.emit(wire.ASK_USER, run, sender, ask=ask)
+
+    def finish(self, run: str, sender: str = "user", output: str = "done") -> None:
+        self.emit(wire.TOOL_RESULT, run, sender, call_id=f"{run}-k", tool_output=output)
+        self.emit(wire.TOOLS_COMPLETE, run, sender)
+        self.emit(wire.DONE, run, sender, stop_reason=wire.STOP_REASON_COMPLETED)
+        self.runs -= 1
+
+    async def replied(self, count: int = 1) -> wire.ReplyToAsk:
+        async with asyncio.timeout(20):
+            while len(self.replies) < count:
+                self.news.clear()
+                await self.news.wait()
+        return self.replies[count - 1]
+
+    # ── What it answers ─────────────────────────────────────────────────────────────────────
+
+    async def subscribe_events(
+        self, request: wire.SubscribeEvents
+    ) -> AsyncGenerator[wire.AgentEventMsg, None]:
+        feed: asyncio.Queue[wire.AgentEventMsg] = asyncio.Queue()
+        for message in self.waiting.values():
+            feed.put_nowait(message)
+        self._feeds.append(feed)
+        try:
+            while True:
+                yield await feed.get()
+        finally:
+            self._feeds.remove(feed)
+
+    async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        self.said.append(request.content)
+        run = f"stream-{len(self.said)}"
+        self.emit(wire.TURN_START, run, content=request.content)
+        yield wire.StreamEvent(start=wire.StreamStart(agent=request.agent, run_id=run))
+        self.emit(wire.DONE, run, stop_reason=wire.STOP_REASON_COMPLETED)
+        yield wire.StreamEvent(end=wire.StreamEnd(agent=request.agent))
+
+    async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
+        message = self.waiting.get(request.ask_id)
+        if message is None or message.sender != request.sender:
+            raise NotFoundError("nothing waits for this answer")
+        is_for_owner = any(one.approval.for_owner for one in message.ask.questions)
+        if is_for_owner and not request.as_owner:
+            raise NotFoundError("only the owner may answer")
+        del self.waiting[request.ask_id]
+        self.replies.append(request)
+        self.news.set()
+
+    async def set_mode(self, request: wire.SetModeMsg) -> wire.ModeInfo:
+        pair = (request.agent, request.sender or "user")
+        if request.HasField("mode"):
+            if request.mode and request.mode not in MODES:
+                raise BadRequestError("no such mode")
+            self.modes[pair] = request.mode
+            mode = request.mode or "ask"
+            self.emit(wire.MODE_CHANGED, "", pair[1], content=mode)
+        found = self.modes.get(pair, "")
+        return wire.ModeInfo(mode=found or "ask", is_set=bool(found))
+
+    async def explain_agent(self, request: wire.ExplainAgentMsg) -> wire.AgentPermissions:
+        origin = "owner" if request.sender in self.owners else "stranger"
+        return wire.AgentPermissions(agent=request.agent, sender=request.sender, origin=origin)
+
+    async def list_agents(self, request: wire.ListAgentsMsg) -> wire.AgentList:
+        return wire.AgentList(agents=[wire.AgentInfo(name="crab")])
+
+    async def list_conversations(self, request: wire.ListConversationsMsg) -> wire.ConversationList:
+        return wire.ConversationList()
+
+    async def list_active_conversations(
+        self, request: wire.ListActiveConversationsMsg
+    ) -> wire.ActiveConversationList:
+        return wire.ActiveConversationList()
+
+    async def list_models(self, request: wire.ListModelsMsg) -> wire.ModelList:
+        return wire.ModelList()
+
+    async def list_skills(self, request: wire.ListSkillsMsg) -> wire.SkillList:
+        return wire.SkillList()
+
+    async def list_messages(self, request: wire.ListMessagesMsg) -> wire.MessagePage:
+        raise NotFoundError("there is no such conversation")
+
+    async def list_archives(self, request: wire.ListArchivesMsg) -> wire.ArchiveList:
+        raise NotFoundError("there is no such conversation")
+
+    async def get_stats(self, request: wire.GetStats) -> wire.DaemonStats:
+        return wire.DaemonStats(runs=self.runs)
+
+    async def kill(self, request: wire.KillMsg) -> None:
+        pass
+
+
+@dataclass
+class AskingWorld:
+    """`credentials` are those of the machine that the gateway runs on."""
+
+    daemon: AskingDaemon
+    relay: Relay
+    phone: Phone
+    credentials: Credentials
+    home: Path
+    config: GatewayConfig
+    gateway: Gateway | None = None
+    _task: asyncio.Task[None] | None = None
+
+    async def start_gateway(self) -> None:
+        self.gateway, self._task = await started(self.home, self.credentials, self.config)
+
+    async def stop_gateway(self) -> None:
+        if self._task is not None:
+            task, self._task = self._task, None
+            await stopped(task)
+
+
+@asynccontextmanager
+async def asking_world(
+    path: Path, daemon: AskingDaemon | None = None, *, static: Path | None = None, **config: Any
+) -> AsyncIterator[AskingWorld]:
+    """A relay, a gateway and a phone in front of such a daemon."""
+    daemon = daemon or AskingDaemon()
+    home, work = path / "home", path / "work"
+    (home / "run").mkdir(mode=0o700, parents=True)
+    work.mkdir()
+    settings = GatewayConfig(**{"cwd": str(work), **config})
+    async with AsyncExitStack() as stack:
+        socket = RunFiles.of(home).socket
+        await stack.enter_async_context(listening(daemon, socket, limits=Limits(drain_timeout=0.1)))
+        relay = await stack.enter_async_context(
+            Relay(RelayConfig(path / "relay", port=0, durability="os", static=static))
+        )
+        device = await stack.enter_async_context(phone(relay.url))
+        credentials = await let_in(device, relay.url)
+        Store(home).prepare()
+        credentials.save(Store(home).credentials)
+        made = AskingWorld(daemon, relay, device, credentials, home, settings)
+        try:
+            await made.start_gateway()
+            await device.connect()
+            yield made
+        finally:
+            await made.stop_gateway()

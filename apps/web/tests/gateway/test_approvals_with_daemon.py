@@ -1,0 +1,79 @@
+"""Approvals and modes with the real daemon: what it asks is what devices see, and what they answer
+is what it does."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from apps.web.tests.gateway.phone import in_order
+from apps.web.tests.gateway.test_questions import asked
+from apps.web.tests.gateway.world import world
+from crabtalk_web.stream import ToolCallEnd, ToolCallStart
+from tests.daemon.served import calling
+
+COMMAND = "touch __init__.py '*line*'\n# comment\n\n    echo done"
+AGENTS = {"crab": 'prompt = "You are crab."\napprove = ["bash", "remember"]\n'}
+
+
+@pytest.mark.req("gateway.approval")
+@pytest.mark.parametrize(("label", "receipt"), [("Allow", "Allowed once"), ("Deny", "Denied")])
+async def test_the_daemon_does_what_a_device_answered(
+    tmp_path: Path, label: str, receipt: str
+) -> None:
+    async with world(tmp_path, agents=AGENTS) as w:
+        session = await w.phone.session()
+        await w.phone.connect()
+        await w.phone.say(session, calling([("bash", {"command": COMMAND})]))
+        name, entry, _ = await asked(w.phone)
+        shown = entry["form"]["questions"][0]["approval"]
+        assert (shown["tool"], shown["call"], shown["isWhole"]) == ("bash", COMMAND, True)
+        answers = {"q0": {"options": [label], "digest": shown["digest"]}}
+        told = await w.phone.call(
+            session, "communication", id=name, status="answered", answers=answers
+        )
+        assert told == {"success": True}
+        envelopes = in_order(await w.phone.until_ended(session))
+        results = {e.ev.call: e.ev.result for e in envelopes if isinstance(e.ev, ToolCallEnd)}
+        starts = [e.ev for e in envelopes if isinstance(e.ev, ToolCallStart)]
+        assert [results[one.call] for one in starts if one.name == "ask-user"] == [receipt]
+        made = (tmp_path / "work" / "__init__.py").exists()
+        assert made is (label == "Allow")
+
+
+@pytest.mark.req("gateway.approval.owner")
+async def test_a_strangers_call_waits_for_the_owner(tmp_path: Path) -> None:
+    async with world(tmp_path, agents=AGENTS) as w, w.daemon.client() as client:
+        session = await w.phone.session()
+        await w.phone.connect()
+        script = calling([("remember", {"name": "__init__", "content": "*line*"})])
+        run = asyncio.ensure_future(client.send("crab", script, sender="tg:666"))
+        name, entry, _ = await asked(w.phone)
+        shown = entry["form"]["questions"][0]["approval"]
+        assert (shown["requestedBy"], shown["forOwner"]) == ("tg:666", True)
+        answers = {"q0": {"options": ["Deny"]}}
+        told = await w.phone.call(
+            session, "communication", id=name, status="answered", answers=answers
+        )
+        assert told == {"success": True}
+        await run
+        page = await client.list_messages("crab", sender="tg:666")
+        (result,) = [one.content for one in page.messages if one.role == "tool"]
+        assert result.startswith("permission denied:")
+
+
+@pytest.mark.req("gateway.mode")
+async def test_the_daemons_mode_is_the_one_devices_see(tmp_path: Path) -> None:
+    async with world(tmp_path, agents=AGENTS) as w, w.daemon.client() as client:
+        await w.phone.connect()
+        session = await w.phone.session()
+        told = await w.phone.call(session, "setMode", mode="plan")
+        assert told == {"mode": "plan", "isSet": True}
+        assert (await client.set_mode("crab")).mode == "plan"
+        await client.set_mode("crab", "accept-edits")
+        async with asyncio.timeout(20):
+            while True:
+                found = (await w.phone.session()).metadata
+                if found.get("currentOperatingModeCode") == "accept-edits":
+                    break
+                await asyncio.sleep(0.02)
