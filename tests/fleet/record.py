@@ -92,12 +92,13 @@ def segmented(sender: str, entries: list[Any]) -> list[Segment]:
             continue
         if entry["kind"] == "message" and body["message"]["role"] == "user":
             (token,) = TOKEN.findall(body["message"]["text"].split("\n")[0])
-            segments.append(Segment(token, entry["run"], entry["fence"], set(), []))
+            # An accepted message of a daemon that died is put there by whoever has the turn then.
+            segments.append(Segment(token, body["run"], entry["fence"], set(), []))
             continue
         assert segments, f"something came before anything was said to {sender}: {body}"
         last = segments[-1]
-        assert entry["run"] == last.lease, f"{body} was written in the turn of {last}"
         is_closing = body.get("event") == "done" and body["data"]["stop_reason"] == "interrupted"
+        assert entry["run"] == last.lease or is_closing, f"{body} was written in the turn of {last}"
         assert entry["fence"] == last.fence or is_closing, f"{body} is not of the turn of {last}"
         if entry["kind"] == "event":
             last.runs.add(body["run"])

@@ -156,7 +156,8 @@ async def test_a_turn_that_waits_goes_on_waiting_while_the_database_is_restarted
         second = asyncio.ensure_future(client.send("crab", "!say second"))
 
         def is_waiting() -> bool:
-            return bool(perform(url, "SELECT FROM tickets"))
+            statements = ("SELECT FROM tickets", "SELECT FROM accepted")
+            return all(perform(url, statement) for statement in statements)
 
         await becomes(is_waiting)
         await asyncio.to_thread(private_postgres.restart, "fast")

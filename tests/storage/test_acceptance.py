@@ -227,7 +227,7 @@ async def test_lines_carry_a_checksum_of_what_follows(home: Path) -> None:
 @pytest.mark.req("accepted.recovery_cost")
 async def test_recovery_reads_the_end_of_a_long_log(home: Path) -> None:
     """Without the part before it: that is made unreadable, and nobody notices."""
-    many = [opening(), *[said(n, "x" * 1000) for n in range(2000)], folded(2000)]
+    many: list[Record] = [opening(), *[said(n, "x" * 1000) for n in range(2000)], folded(2000)]
     entry = msgspec.structs.replace(turn(1), after=2000)
     await accepted(home, entry, records=many)
     path = log_of(home)
