@@ -37,7 +37,10 @@ COLOURS = {"allow": "green", "ask": "yellow", "deny": "red"}
     "--sender", callback=inherited, metavar="NAME", help="Who asks the agent  [default: user]"
 )
 @click.option(
-    "--mode", type=click.Choice([*MODES]), help="In this mode  [default: the conversation's]"
+    "--mode",
+    type=click.Choice([*MODES]),
+    metavar="MODE",
+    help="In this mode  [default: the conversation's]",
 )
 @home_option
 @json_option

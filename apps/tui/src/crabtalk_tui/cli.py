@@ -16,7 +16,7 @@ from crabtalk.component.command import Commands, HomeDirectory
 
 from . import __version__
 from .complaints import complaint
-from .modes import MODES
+from .modes import MODE_HELP, MODES
 from .options import no_start_option
 
 if TYPE_CHECKING:
@@ -44,10 +44,7 @@ COMMANDS = {
 }
 WIDE = 78  # columns that two columns of commands need
 
-EXAMPLES = """\b
-Example:
-  git diff | crabtalk ask "What does this change?"
-"""
+EXAMPLES = 'Example: git diff | crabtalk ask "What does this change?"'
 
 
 class Crabtalk(Commands):
@@ -113,9 +110,12 @@ class Crabtalk(Commands):
     metavar="DIR",
     help="The home  [default: $CRABTALK_HOME, else ~/.crabtalk]",
 )
-@click.option("--mode", type=click.Choice([*MODES]), help="What runs without asking, this time.")
+@click.option("--mode", type=click.Choice([*MODES]), metavar="MODE", help=MODE_HELP)
 @no_start_option
-@click.version_option(__version__, prog_name="crabtalk", message="%(prog)s %(version)s")
+# Hidden, so that the help fits a screen: everybody knows it.
+@click.version_option(
+    __version__, prog_name="crabtalk", message="%(prog)s %(version)s", hidden=True
+)
 @click.pass_context
 def main(
     ctx: click.Context,

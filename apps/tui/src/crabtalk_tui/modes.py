@@ -20,6 +20,7 @@ MODES = {
     "auto": "everything the agent's file allows runs without asking",
 }
 RISKY = "auto"
+MODE_HELP = "What runs unasked: ask, accept-edits, plan or auto."
 NO_MODES = "this daemon has no permission modes; start a newer crabtalkd"
 
 
@@ -35,5 +36,6 @@ def mode_option(command: F) -> F:
         "--mode",
         type=click.Choice([*MODES]),
         callback=inherited,
-        help="What runs without asking, this time.",
+        metavar="MODE",
+        help=MODE_HELP,
     )(command)
