@@ -77,6 +77,7 @@ class Lines:
         self._is_over = False
         self._pressed = 0.0
         self._is_prompted = False
+        self._sent: dict[str, asyncio.Task[None]] = {}  # answers on their way, by ask
         self._is_reviewing = False  # approvals of other people's runs are put too
 
     async def run(self) -> int:
@@ -114,7 +115,7 @@ class Lines:
 
     def review(self) -> None:
         self._is_reviewing = True
-        self._is_prompted = False
+        self._end_prompt()
         self._news.set()
 
     # ── In ──────────────────────────────────────────────────────────────────────────────────
@@ -141,15 +142,20 @@ class Lines:
             if not answered(self._form, line.strip()):
                 self._put_again()
             elif self._form.page is None or len(self._form.pages) == 1:
-                self.talk.answer_soon(self._form)
+                self._sent[self._form.ask_id] = self.talk.answer_soon(self._form)
                 self._form = None
         elif line.strip():
             self.talk.say(line)
 
     def _put_again(self) -> None:
         """An approval takes its options and nothing else."""
-        self._is_prompted = False
+        self._end_prompt()
         self.talk.noticed("answer with a number or the word beside it", "hint")
+
+    def _end_prompt(self) -> None:
+        if self._is_prompted:
+            sys.stdout.write("\n")
+        self._is_prompted = False
 
     def _is_review(self, form: Form) -> bool:
         return self.talk.session.approvals.get(form.ask_id) is not None
@@ -176,7 +182,8 @@ class Lines:
         """Asks for what comes next: an answer, or whatever is to be said."""
         session = self.talk.session
         waiting = [*session.questions, *(session.approvals if self._is_reviewing else ())]
-        questions = {question.ask_id: question for question in waiting}
+        self._sent = {ask: task for ask, task in self._sent.items() if not task.done()}
+        questions = {each.ask_id: each for each in waiting if each.ask_id not in self._sent}
         self._is_reviewing = self._is_reviewing and bool(questions)
         if self._form is not None and self._form.ask_id not in questions:
             self._form = None

@@ -140,12 +140,16 @@ class Talk:
         self._in_background(self.stop())
 
     async def answer(self, form: Form) -> None:
+        question = self.session.approvals.get(form.ask_id)
         if await self.session.reply(form.ask_id, form.answers):
             self.transcript.answered()
+            if question is not None:
+                given = ", ".join(f"{header} {answer}" for header, answer in form.summary)
+                self.noticed(f"answered for {question.sender}: {given}", "info")
         self._face.changed()
 
-    def answer_soon(self, form: Form) -> None:
-        self._in_background(self.answer(form))
+    def answer_soon(self, form: Form) -> asyncio.Task[None]:
+        return self._in_background(self.answer(form))
 
     def cycle_mode(self) -> None:
         """Sets the next permission mode, as a key does."""
