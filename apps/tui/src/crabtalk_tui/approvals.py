@@ -34,8 +34,10 @@ class Waiting(NamedTuple):
 
 
 @click.group(invoke_without_command=True)
+@home_option
+@json_option
 @click.pass_context
-def approvals(ctx: click.Context) -> None:
+def approvals(ctx: click.Context, home: Path | None, in_json: bool) -> None:
     """Show tool calls that wait for a yes, of other people's runs too, and answer them.
 
     \b
@@ -45,7 +47,11 @@ def approvals(ctx: click.Context) -> None:
       crabtalk approvals deny 7f3a-1
     """
     if ctx.invoked_subcommand is None:
-        ctx.invoke(approvals_list)
+        ctx.invoke(approvals_list, home=home, in_json=in_json)
+    elif in_json:
+        raise click.UsageError(f"say --json after {ctx.invoked_subcommand}")
+    else:
+        ctx.find_root().params["home"] = home  # where the commands below look for it
 
 
 @approvals.command("list")

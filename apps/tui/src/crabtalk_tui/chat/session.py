@@ -95,6 +95,7 @@ class Session:
         self._turn_to(agent, sender)
         self.mode = mode  # empty while it is not known
         self._own_mode = mode  # sent with each turn
+        self._known_mode = mode  # the last one that holds, as far as the daemon has said
         self._mode_changes = asyncio.Lock()
         self._turn: Turn | None = None
         self._saying: asyncio.Task[Said] | None = None
@@ -272,20 +273,26 @@ class Session:
         async with self._mode_changes:
             return await self._request_mode(None)
 
-    async def set_mode(self, mode: str) -> None:
-        """Sets the conversation's mode; empty goes back to the agent's. Raises CommandError and
-        ServerError, and the mode is what it was then. Cancelled, it may have been set."""
-        before, own = self.mode, self._own_mode
+    def set_mode(self, mode: str) -> Coroutine[Any, Any, None]:
+        """Sets the conversation's mode; empty goes back to the agent's.
+
+        It is shown at once, so that a second press of a key goes on from it. What is awaited raises
+        CommandError and ServerError, and the mode is what it was then. Cancelled, it may have been
+        set.
+        """
         self.mode = mode or self.mode
         self._listener.changed()
+        return self._send_mode(mode)
+
+    async def _send_mode(self, mode: str) -> None:
         async with self._mode_changes:
             if mode and self.mode != mode:
                 return  # a later key press wants another one
+            own, self._own_mode = self._own_mode, ""
             try:
-                self._own_mode = ""
                 await self._request_mode(mode)
             except FAILURES:
-                self.mode, self._own_mode = before, own
+                self.mode, self._own_mode = self._known_mode, own
                 raise
             finally:
                 self._listener.changed()
@@ -309,7 +316,7 @@ class Session:
         self._must_be_idle()
         await self.client.get_agent(agent)
         self._turn_to(agent, self.sender)
-        self.mode = self._own_mode
+        self.mode = self._known_mode = self._own_mode
         self._refresh_soon()
         self._listener.changed()
 
@@ -365,7 +372,7 @@ class Session:
         match name:
             case "start":
                 if event.start.mode and not turn.guest and not self._mode_changes.locked():
-                    self.mode = event.start.mode
+                    self.mode = self._known_mode = event.start.mode
                 self._follower.begin(turn.run_id)
                 if self._follower.others:
                     self._listener.noticed(BEHIND, "info")
@@ -416,13 +423,16 @@ class Session:
                 self._own_mode = own
 
     async def _request_mode(self, mode: str | None) -> wire.ModeInfo:
+        before = self.mode
         try:
             info = await self.client.set_mode(self.agent, mode, sender=self.sender or None)
         except ServerError as error:
             if error.code == 501:
                 raise CommandError(NO_MODES) from None
             raise
-        self.mode = self._own_mode or info.mode
+        self._known_mode = self._own_mode or info.mode
+        if self.mode == before:  # else a key was pressed meanwhile
+            self.mode = self._known_mode
         return info
 
     # ── Beside the turns ────────────────────────────────────────────────────────────────────

@@ -153,11 +153,12 @@ class Talk:
 
     def cycle_mode(self) -> None:
         """Sets the next permission mode, as a key does."""
-        self._in_background(self._set_mode(next_mode(self.session.mode)))
+        change = self.session.set_mode(next_mode(self.session.mode))
+        self._in_background(self._await_change(change))
 
-    async def _set_mode(self, mode: str) -> None:
+    async def _await_change(self, change: Coroutine[Any, Any, None]) -> None:
         try:
-            await self.session.set_mode(mode)
+            await change
         except FAILURES as error:
             self.noticed(complaint(error) or str(error), "error")
 
