@@ -251,7 +251,8 @@ class Requests(Server):
 async def test_what_nobody_chose_is_left_to_the_daemon(home: Path) -> None:
     async with serving(peer := Requests(), home):
         assert (await crabtalk("ask", "--home", home, "hi")).answer == ""
-    assert peer.asked == [wire.StreamMsg(agent="crab", content="hi", cwd=str(Path.cwd()))]
+    said = wire.StreamMsg(agent="crab", content="hi", cwd=str(Path.cwd()), unattended=True)
+    assert peer.asked == [said]
 
 
 @pytest.mark.req("cli.ask.options")

@@ -337,6 +337,9 @@ async def test_strangers_cannot_fill_the_screen_with_notices(tmp_path: Path) -> 
         for number in range(20):
             peer.publish(stranger_ask(f"s-{number}"))
         await terminal.until_view("20 approvals: /approvals")
+        await terminal.until_so(lambda: terminal.text.count("review with /approvals") >= 3)
+        terminal.type("hello" + ENTER)
+        await terminal.until("done")
         assert terminal.text.count("review with /approvals") == 3
 
 
