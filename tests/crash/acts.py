@@ -24,6 +24,7 @@ from tests.crash.process import Process, note
 # For each kind of moment, how many of them may pass before, and how long after, in microseconds.
 MOMENTS = {
     "sent": (6, 3_000),  # a request of any kind
+    "accepted": (8, 2_000),  # a turn or a steer was acknowledged
     "asked": (10, 2_000),  # the model, by the daemon
     "event": (120, 300),  # of a stream, as the client sees it
     "tool": (4, 30_000),  # calls, while tools run
@@ -82,6 +83,7 @@ class Book:
     folding: int = 0  # and those that may have happened
     data: bytes = b""  # of the log, when it was last looked at
     place: int = 0  # of turns asked for now
+    closed: int = 0  # runs that starts have closed as interrupted
 
     def begin(self, script: str, guest: str = "") -> Turn:
         """A turn of its own name, not asked for yet."""
@@ -110,8 +112,14 @@ class Talker:
         self._trigger = trigger
         self._random = choose
 
+    async def crowd(self) -> None:
+        """Nothing but turns that wait in line, and steers."""
+        for _ in range(self._random.randint(1, 4)):
+            self._book.place += 1
+            await self._random.choice([self._queue, self._queue, self._steer])()
+
     async def talk(self) -> None:
-        alone = [self._steer, self._interrupt]  # they might hit others
+        alone = [self._steer, self._interrupt, self._queue]  # they might hit others
         acts = [self._speak, self._speak, self._send, self._leave, self._compact]
         for _ in range(self._random.randint(2, 5)):
             self._book.place += 1
@@ -132,10 +140,12 @@ class Talker:
     async def _leave(self) -> None:
         """Goes away in the middle, and takes the run along."""
         left = self._random.randint(1, 12)
-        async with aclosing(self._events(self._begin())) as events:
+        turn = self._begin()
+        async with aclosing(self._events(turn)) as events:
             async for _ in events:
                 left -= 1
                 if left == 0:
+                    turn.is_taken_back = True
                     break
 
     async def _interrupt(self) -> None:
@@ -148,14 +158,52 @@ class Talker:
 
     async def _steer(self) -> None:
         """Says something into a turn while its tools run."""
-        agent, sender = self._book.pair
         turn = self._book.begin(f"{self._calls()}\n!then\n!say not said any more")
         async for event in self._events(turn):
             if isinstance(event, wire.ToolResultEvent) and not turn.steers:
-                said = f"#{turn.token}+1\n!say steered, schön"
-                with suppress(ServerError):  # too late to be heard
-                    await self._client.steer_session(agent, said, sender=sender)
-                    turn.steers.append(said)
+                await self._say_into(turn)
+
+    async def _say_into(self, turn: Turn) -> None:
+        """Steers it, and remembers that it was acknowledged."""
+        agent, sender = self._book.pair
+        turn.steered += 1
+        said = f"#{turn.token}+{turn.steered}\n!say steered, schön"
+        with suppress(ServerError):  # too late to be heard
+            await self._client.steer_session(agent, said, sender=sender)
+            turn.steers.append(said)
+            self._trigger.happened("accepted")
+
+    async def _queue(self) -> None:
+        """Has turns wait behind one that takes its time, each asked for when the one before it was
+        accepted, and steers the one that runs."""
+        last = self._book.begin(f"{self._calls(80)}\n!then\n!say that was slow")
+        work = [asyncio.ensure_future(self._steer_often(last))]
+        try:
+            for _ in range(self._random.randint(2, 5)):
+                await self._until_accepted(last, work[-1])
+                self._book.place += 1
+                last = self._book.begin(f"!say me too\n{padding(self._random, 20_000)}")
+                work.append(asyncio.ensure_future(self._exhaust(last)))
+        finally:
+            outcomes = await asyncio.gather(*work, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _steer_often(self, turn: Turn) -> None:
+        async with asyncio.TaskGroup() as group:
+            async for event in self._events(turn):
+                if isinstance(event, wire.ToolStartEvent) and not event.early:
+                    for _ in range(self._random.randint(1, 3)):
+                        group.create_task(self._say_into(turn))
+
+    async def _exhaust(self, turn: Turn) -> None:
+        async for _ in self._events(turn):
+            pass
+
+    async def _until_accepted(self, turn: Turn, work: "asyncio.Task[None]") -> None:
+        while not turn.events and not work.done():
+            await asyncio.sleep(0)
 
     async def _send(self) -> None:
         turn = self._begin(fails=False)
@@ -193,6 +241,8 @@ class Talker:
     def _notice(self, event: Event) -> None:
         self._trigger.happened("event")
         match event:
+            case wire.StreamStart():
+                self._trigger.happened("accepted")
             case wire.ToolStartEvent() if not event.early:
                 self._trigger.happened("tool")
             case wire.ToolResultEvent():
@@ -221,8 +271,8 @@ class Talker:
                 script = "!say good day to you"
         return self._book.begin(script, "owl" if kind == "guest" else "")
 
-    def _calls(self) -> str:
-        arguments = [{"ms": self._random.randint(0, 25), "say": word} for word in "ab"]
+    def _calls(self, longest: int = 25) -> str:
+        arguments = [{"ms": self._random.randint(0, longest), "say": word} for word in "ab"]
         return "\n".join(f"!tool slow {json.dumps(entry)}" for entry in arguments)
 
 

@@ -29,7 +29,7 @@ from tests.crash.checks import (
     log_path,
     read_log,
 )
-from tests.crash.process import Process, prepare, talk
+from tests.crash.process import Process, prepare, talk, until_recovered
 from tests.model_server import ModelServer, model_server
 
 # What a round may take on the slowest of machines.
@@ -47,6 +47,9 @@ class Report:
     folded: int = 0  # compactions
     torn: int = 0  # logs that the kill left with half a line
     halved: int = 0  # and those that got one from us
+    accepted: int = 0  # turns that were acknowledged
+    steered: int = 0  # steers that were acknowledged
+    closed: int = 0  # runs that a start closed as interrupted
     kills: Counter[str] = field(default_factory=Counter)
     starts: list[float] = field(default_factory=list)  # seconds to a pong
     took: float = 0.0
@@ -57,19 +60,25 @@ class Report:
         return (
             f"{self.rounds} rounds in {self.took:.1f} s: {self.turns} turns, {self.cut} cut off, "
             f"{self.open_calls} with calls left open, {self.folded} compactions, "
-            f"{self.torn} + {self.halved} torn lines; killed {kills}; "
+            f"{self.torn} + {self.halved} torn lines; {self.accepted} turns and {self.steered} "
+            f"steers acknowledged, none lost or doubled, {self.closed} runs closed as interrupted; "
+            f"killed {kills}; "
             f"pong after {middle * 1000:.0f} ms, at most {max(self.starts) * 1000:.0f} ms"
         )
 
 
-async def siege(home: Path, seed: str, rounds: int, *, durability: str = "fsync") -> Report:
+async def siege(
+    home: Path, seed: str, rounds: int, *, durability: str = "fsync", crowded: bool = False
+) -> Report:
+    """`crowded`: clients do nothing but wait in line and steer, and every end is a kill."""
     async with model_server() as model:
         prepare(home, model, durability=durability)
-        return await Siege(home, model, seed).carry_out(rounds)
+        return await Siege(home, model, seed, crowded=crowded).carry_out(rounds)
 
 
 class Siege:
-    def __init__(self, home: Path, model: ModelServer, seed: str) -> None:
+    def __init__(self, home: Path, model: ModelServer, seed: str, *, crowded: bool = False) -> None:
+        self._crowded = crowded
         self._home = home
         self._model = model
         self._seed = seed
@@ -101,6 +110,9 @@ class Siege:
         self._report.took = time.monotonic() - begun
         self._report.turns = sum(len(book.turns) for book in self._books)
         self._report.folded = sum(book.folded for book in self._books)
+        turns = [turn for book in self._books for turn in book.turns]
+        self._report.accepted = sum(bool(turn.events) for turn in turns)
+        self._report.steered = sum(len(turn.steers) for turn in turns)
         return self._report
 
     async def _round(self, number: int) -> None:
@@ -113,10 +125,13 @@ class Siege:
         self._tear(books)
         await self._restart()
         async with connect(home=self._home) as client:
+            await until_recovered(client)
             await self._check_files(client)
             for book in books:
                 log = await self._check(client, book)
                 self._report.open_calls += log.ends_in_calls
+                self._report.closed += len(log.interrupted) - book.closed
+                book.closed = len(log.interrupted)
             await asyncio.gather(*(self._follow(client, book) for book in books))
             for book in books:
                 await self._check(client, book, is_open=True)
@@ -137,7 +152,7 @@ class Siege:
         return chosen
 
     async def _restart(self) -> None:
-        if self._random.random() < 0.1:  # killed before it was up
+        if self._random.random() < 0.1 + 0.2 * self._crowded:  # killed before it was up, or then
             self._process.spawn()
             await asyncio.sleep(self._random.uniform(0, 0.3))
             await self._process.kill()
@@ -148,18 +163,24 @@ class Siege:
     async def _busy(self, books: list[Book]) -> None:
         """Everybody at once, until the daemon is gone."""
         trigger = self._trigger = Trigger(self._process, self._random)
+        if self._crowded:
+            trigger.signal = signal.SIGKILL
         watching = asyncio.ensure_future(self._watch())
         try:
             async with connect(home=self._home) as client, asyncio.TaskGroup() as group:
                 for book in books:
                     talker = Talker(client, book, trigger, self._source(book.pair.sender))
-                    group.create_task(self._until_cut(talker.talk()))
+                    work = talker.crowd() if self._crowded else talker.talk()
+                    group.create_task(self._until_cut(work))
                 owner = Owner(client, self._prompts, self._active, trigger, self._source("owner"))
                 group.create_task(self._until_cut(owner.change()))
         finally:
             watching.cancel()
             await asyncio.wait([watching])
         await trigger.done()
+        if trigger.signal is signal.SIGTERM:
+            for turn in [turn for book in books for turn in book.turns if not turn.is_over]:
+                turn.is_taken_back = True  # those that wait are told so, and are not kept
         code = await self._process.gone()
         assert code == (0 if trigger.signal is signal.SIGTERM else -signal.SIGKILL)
 
@@ -168,7 +189,10 @@ class Siege:
 
     async def _until_cut(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await work
+            try:
+                await work
+            except BaseExceptionGroup as group:
+                raise group.exceptions[0] from None
         except (ConnectionClosedError, ConnectionError):
             if not self._trigger.is_pulled:
                 raise
@@ -200,6 +224,10 @@ class Siege:
                 with path.open("ab") as file:
                     file.write(line[: self._random.randint(1, len(line) - 1)])
                 self._report.halved += 1
+        journal = self._home / "sessions" / "accepted.journal"
+        if journal.exists() and self._random.random() < 0.2:
+            with journal.open("ab") as file:
+                file.write(b'0123abcd {"accepted":{"agent":"crab","sen')
 
     # ── After the restart ───────────────────────────────────────────────────────────────────
 

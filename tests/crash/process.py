@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
-from crabtalk.client import Client, connect
+from crabtalk.client import Client, ServerError, connect
 from crabtalk.client.events import Event
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair
@@ -131,10 +131,22 @@ def prepare(home: Path, model: ModelServer, *, durability: str = "fsync") -> Non
 async def talk(client: Client, pair: Pair, turn: Turn) -> Turn:
     """A turn to its end, as it is streamed."""
     stream = client.stream(pair.agent, turn.said, sender=pair.sender, guest=turn.guest or None)
-    async with aclosing(stream) as events:
-        async for event in events:
-            note(turn, event)
+    try:
+        async with aclosing(stream) as events:
+            async for event in events:
+                note(turn, event)
+    except ServerError as error:
+        if error.code != 500 or turn.events:
+            raise
+        turn.is_over, turn.error = True, error.message  # it could not be kept, so it never began
     return turn
+
+
+async def until_recovered(client: Client) -> None:
+    """Until what an earlier process had accepted is closed."""
+    async with asyncio.timeout(PATIENCE):
+        while (await client.get_stats()).runs:
+            await asyncio.sleep(0.005)
 
 
 def note(turn: Turn, event: Event) -> None:

@@ -30,11 +30,12 @@ from tests.crash.process import Process, prepare, running, talk
 from tests.model_server import ModelServer, model_server
 
 
-def besiege(home: Path, rounds: int, durability: str = "fsync") -> Report:
+def besiege(home: Path, rounds: int, durability: str = "fsync", *, crowded: bool = False) -> Report:
     """Seeds differ from run to run; CRABTALK_CRASH_SEED brings one back."""
     seed = os.environ.get("CRABTALK_CRASH_SEED") or secrets.token_hex(4)
     try:
-        report = asyncio.run(siege(home, seed, rounds, durability=durability))
+        work = siege(home, seed, rounds, durability=durability, crowded=crowded)
+        report = asyncio.run(work)
     except BaseException as error:
         error.add_note(f"to see it again: CRABTALK_CRASH_SEED={seed}")
         raise
@@ -53,6 +54,26 @@ def test_a_dozen_kills_lose_nothing_and_double_nothing(home: Path) -> None:
     report = besiege(home, 12)
     assert report.cut > 0
     assert report.halved > 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.req("accepted.kill9")
+@pytest.mark.req("accepted.recovery")
+def test_a_few_kills_with_turns_in_line_and_steers_lose_nothing_acknowledged(home: Path) -> None:
+    report = besiege(home, 8, crowded=True)
+    assert report.accepted > 0
+    assert report.closed > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.req("accepted.kill9")
+def test_five_hundred_kills_with_turns_in_line_and_steers_lose_nothing_acknowledged(
+    home: Path,
+) -> None:
+    report = besiege(home, 500, crowded=True)
+    assert report.steered > 100
+    assert report.closed > 100
 
 
 @pytest.mark.timeout(120)

@@ -102,7 +102,7 @@ class Served:
         """Those of all conversations. Of those in a database: what they would be in files."""
         if DATABASE:
             export(self.sessions)
-        return sorted(self.sessions.glob("*"))
+        return sorted(self.sessions.glob("*.jsonl"))
 
     def log(self) -> list[dict[str, Any]]:
         """That of the only conversation there is, line by line."""

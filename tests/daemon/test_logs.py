@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crabtalk.component.masking import MASK, mask
 from crabtalk.daemon.log_sinks import FILE_SIZE, Stream
 from crabtalk.daemon.logs import SHOWN, WAITING, fields, start_logs
-from crabtalk.daemon.masking import MASK, mask
 
 log = logging.getLogger("crabtalk.runtime")
 Form = Literal["text", "json"]
@@ -582,3 +582,34 @@ def test_closed_it_leaves_logging_as_it_was() -> None:
     assert state() == before
     log.warning("to nobody")
     assert stderr.getvalue() == ""
+
+
+# ── What nobody sees ────────────────────────────────────────────────────────────────────────────
+
+INVISIBLE = [
+    *(*range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0x200B, 0x2010), 0x61C, 0xFEFF),
+    *(0xAD, 0x2060, 0xE0041),
+]
+
+
+@pytest.mark.req("logs.invisible")
+@pytest.mark.parametrize("form", FORMS)
+def test_characters_that_nobody_sees_are_escaped(form: Form, tmp_path: Path) -> None:
+    text = "".join(f"a{chr(code)}b" for code in INVISIBLE)
+    stderr = io.StringIO()
+    with start_logs(directory=tmp_path, form=form, stderr=stderr):
+        log.warning("said %s", text, extra={"fields": {"who": text, f"key{text}": 1}})
+        log.warning("line\u2028\x85\x7f end, and dünen 砂 stay")
+    for written_text in ((tmp_path / "crabtalkd.log").read_text("utf-8"), stderr.getvalue()):
+        assert not set(written_text) & {chr(code) for code in (*INVISIBLE, 0x2028, 0x85, 0x7F)}
+        assert "\\u202e" in written_text
+        assert "dünen 砂 stay" in written_text
+        first, second = written_text.splitlines()
+        if form == "json":
+            found = json.loads(first)
+            assert (found["message"], found["who"], found[f"key{text}"]) == (
+                f"said {text}",
+                text,
+                1,
+            )
+            assert json.loads(second)["message"].startswith("line\u2028\x85\x7f end")

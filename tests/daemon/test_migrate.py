@@ -28,12 +28,13 @@ from crabtalk.storage import (
     Record,
     Storage,
     log_name,
+    verify_log,
 )
 from crabtalk.storage.postgres import PostgresStorage
 from crabtalk.storage.records import encode
 from tests.daemon.command import WARM, installed
 from tests.postgres import Server, perform, with_parameters
-from tests.storage.samples import AT, PAIR, every_kind, folded, log_of, opening, said
+from tests.storage.samples import AT, PAIR, every_kind, folded, log_of, opening, said, sealed
 from tests.warm import PIPE, Started
 
 # What it tests is in processes with loops of their own.
@@ -96,11 +97,11 @@ def furnish(home: Path) -> dict[str, bytes]:
         'target_agent = "crab"\nonce = true\n'
     )
     logs = {
-        PAIR: encode(every_kind()),
-        CJK: encode(talk(CJK)),
-        NUL: encode(talk(NUL)),
-        SLASHES: encode(talk(SLASHES)),
-        LONG: encode(compacted()),
+        PAIR: sealed(every_kind()),
+        CJK: sealed(talk(CJK)),
+        NUL: sealed(talk(NUL)),
+        SLASHES: sealed(talk(SLASHES)),
+        LONG: sealed(compacted()),
     }
     paths = {pair: write(home, pair, data) for pair, data in logs.items()}
     return {path.name: logs[pair] for pair, path in paths.items()}
@@ -203,6 +204,24 @@ async def test_there_and_back_every_log_agent_and_memory_is_the_same_bytes(
     assert (back / "sessions").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.req("checksums.migrate")
+async def test_logs_without_checksums_come_back_with_valid_chains(
+    tmp_path: Path, home: Path, postgres_url: str
+) -> None:
+    home.mkdir(mode=0o700)
+    write(home, LONG, encode(compacted()))
+    half = encode(every_kind()[:4])
+    write(home, PAIR, half + sealed(every_kind()[4:], half))
+    await migrated(home, "file:", postgres_url)
+    bodies = await rows(postgres_url, "SELECT body FROM entries")
+    assert not any('"sum":' in body or '"prev":' in body for (body,) in bodies)
+    back = tmp_path / "back"
+    await migrated(back, postgres_url, "file:")
+    assert log_of(back, LONG).read_bytes() == sealed(compacted())
+    assert log_of(back).read_bytes() == sealed(every_kind())
+    assert [verify_log(path) for path in back.glob("sessions/*.jsonl")] == [[], []]
+
+
 @pytest.mark.req("migrate.exact")
 async def test_the_database_reads_as_the_files_did_and_goes_on_from_there(
     home: Path, postgres_url: str
@@ -255,9 +274,9 @@ async def test_what_cannot_be_read_is_told_and_kept_aside_and_stays_where_it_is(
     assert logs_in(home) == before
     await migrated(tmp_path / "back", postgres_url, "file:")
     assert logs_in(tmp_path / "back") == {
-        torn.name: b"".join(lines),
-        whole.name: before[whole.name] + b"\n",
-        odd.name: encode([opening(GUEST), MetaRecord(title="t")]),
+        torn.name: sealed([opening(), said(0), said(1)]),
+        whole.name: sealed([opening(CJK), said(0)]),
+        odd.name: sealed([opening(GUEST), MetaRecord(title="t")]),
     }
 
 
@@ -276,7 +295,7 @@ def many(home: Path) -> list[str]:
     home.mkdir(mode=0o700)
     pairs = [Pair("crab", f"sender {number}") for number in range(CONVERSATIONS)]
     for pair in pairs:
-        write(home, pair, encode([opening(pair), said(0), said(1)]))
+        write(home, pair, sealed([opening(pair), said(0), said(1)]))
     return sorted(map(log_name, pairs))
 
 

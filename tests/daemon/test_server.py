@@ -511,9 +511,9 @@ async def test_a_provider_that_never_answers_is_not_waited_for_without_end(
 async def test_storage_that_fails_is_an_error_the_client_sees(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon, daemon.client() as client:
         (daemon.home / "sessions").touch()  # where a directory should be
-        end = ending(await told(client.stream("crab", "hello")))
-        assert end.stop_reason == wire.STOP_REASON_ERROR
-        assert "cannot" in end.error
+        with pytest.raises(ServerError, match="cannot") as caught:
+            await told(client.stream("crab", "hello"))  # it is not accepted, so it never starts
+        assert caught.value.code == 500
         assert await refused(client.send("crab", "hello")) == 500
         assert await refused(client.list_conversations()) == 500
         assert daemon.model.requests == []  # nobody is asked about what is not kept

@@ -463,6 +463,55 @@ async def test_a_daemon_names_the_others_and_their_database(
         fleet = (await here.get_stats()).fleet
         assert [member.is_alive for member in fleet.members] == [True] * 3
         assert sum(member.is_self for member in fleet.members) == 1
-        assert fleet.schema_version == 1
+        assert fleet.schema_version == 2
         assert fleet.lease_secs == 10
         assert abs(fleet.clock_ahead) < 1
+
+
+# ── Accepted texts ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("accepted.waiting_turn")
+async def test_a_turn_that_waits_for_another_daemon_is_kept_before_it_starts(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+        first = asyncio.ensure_future(here.send("crab", "!wait\n!say first"))
+        await one.model.until_waiting()
+        second = there.stream("crab", "!say second")
+        await until(second, wire.StreamStart)
+        (row,) = perform(postgres_url, "SELECT body FROM accepted")
+        assert json.loads(row["body"])["text"] == "!say second"
+        one.model.release()
+        await within(first)
+        assert (await until(second, wire.StreamEnd)).error == ""
+        assert perform(postgres_url, "SELECT body FROM accepted") == []
+
+
+@pytest.mark.req("accepted.recovery")
+async def test_what_a_dead_daemon_had_accepted_is_closed_by_the_others(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """Its turns in line had no lease that somebody could take over."""
+    async with several(tmp_path, postgres_url, 1, lease=1.0) as (one,), one.client() as client:
+        await client.send("crab", "!say hello")
+        entry = {"agent": "crab", "sender": "user", "run": "r9", "text": "wait for me", "at": "now"}
+        perform(
+            postgres_url,
+            "INSERT INTO accepted (run, steer, key, agent, sender, daemon, body) SELECT 'r9', 0, "
+            f"key, agent, sender, gen_random_uuid(), '{json.dumps(entry)}' FROM conversations",
+        )
+
+        async def contents() -> list[str]:
+            return [m.content for m in (await client.list_messages("crab")).messages]
+
+        async with asyncio.timeout(PATIENCE):
+            while len(await contents()) < 3:
+                await asyncio.sleep(0.02)
+        assert await contents() == ["!say hello", "hello", "wait for me"]
+        await client.send("crab", "!say and on")  # it is in the history this one has in memory
+        told = one.model.requests[-1]["messages"]
+        assert [m["content"] for m in told if m["role"] == "user"][-2:] == [
+            "wait for me",
+            "!say and on",
+        ]

@@ -208,7 +208,7 @@ async def test_always_holds_for_the_tool_in_this_conversation(tmp_path: Path) ->
         assert await results(stream) == [("dug here", False)]
         async with asyncio.timeout(10):
             assert await results(client.stream("crab", DIG)) == [("dug here", False)]
-        other = client.stream("crab", DIG, sender="bo")
+        other = client.stream("crab", DIG, sender="user~bo")
         await until_asked(other)
         await other.aclose()
 

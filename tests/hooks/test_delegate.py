@@ -23,11 +23,13 @@ def script(*tasks: dict[str, Any], background: bool = False) -> str:
     return f"!tool delegate {arguments}\n!then\n!say done"
 
 
-async def outcome(client: Client, content: str, sender: str | None = None) -> tuple[Any, bool]:
+async def outcome(
+    client: Client, content: str, sender: str | None = None, cwd: str | None = None
+) -> tuple[Any, bool]:
     """What the one call of a turn came to."""
     found: list[tuple[str, bool]] = [
         (event.output, event.is_error)
-        async for event in client.stream("crab", content, sender=sender)
+        async for event in client.stream("crab", content, sender=sender, cwd=cwd)
         if isinstance(event, wire.ToolResultEvent)
     ]
     ((output, is_error),) = found
@@ -89,11 +91,15 @@ async def test_each_task_has_its_own_directory_and_acts_for_whoever_began(tmp_pa
     ]
     hooks = {"test": Tools(look=look)}
     async with served(tmp_path, agents=AGENTS, hooks=hooks) as daemon, daemon.client() as client:
-        await outcome(client, script(*tasks), sender="tg:1")
-        told, is_error = await outcome(client, script({"message": "x", "cwd": "/nowhere"}))
-    assert sorted(seen) == [("a", "tg:1"), ("b", "tg:1")]
+        await outcome(client, script(*tasks), sender="user~a", cwd=str(tmp_path))
+        nowhere = {"message": "x", "cwd": "nowhere"}
+        told, is_error = await outcome(client, script(nowhere), cwd=str(tmp_path))
+        outside, is_refused = await outcome(client, script({"message": "x", "cwd": "/"}))
+    assert sorted(seen) == [("a", "user~a"), ("b", "user~a")]
     assert is_error
     assert told.startswith("invalid arguments: cwd")
+    assert is_refused
+    assert outside.startswith("permission denied: cwd '/' is outside of ")
 
 
 @pytest.mark.req("delegate.parent")

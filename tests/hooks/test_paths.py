@@ -10,6 +10,7 @@ import pytest
 
 from crabtalk.hooks import paths
 from crabtalk.hooks.paths import Identity, held, read_roots, resolve, where
+from crabtalk.policy import FileAccess
 from crabtalk.runtime import ToolError
 from crabtalk.storage import Agent, AgentError
 
@@ -55,8 +56,8 @@ def test_no_roots_or_none_in_the_list_confine_nothing() -> None:
 
 @pytest.mark.req("files.cwd")
 def test_a_relative_path_starts_at_the_working_directory(root: Path) -> None:
-    assert resolve("note.txt", root, ()) == root / "note.txt"
-    assert resolve("../note.txt", root / "inner", ()) == root / "note.txt"
+    assert resolve("note.txt", root, FileAccess()) == root / "note.txt"
+    assert resolve("../note.txt", root / "inner", FileAccess()) == root / "note.txt"
 
 
 @pytest.mark.req("files.roots.confined")
@@ -68,14 +69,14 @@ def test_a_path_that_leaves_the_roots_is_denied_whether_there_is_something_or_no
     root: Path, path: str
 ) -> None:
     with pytest.raises(ToolError, match=DENIED):
-        resolve(path, root, (root,))
+        resolve(path, root, FileAccess(((root,),)))
 
 
 @pytest.mark.req("files.roots.confined")
 def test_a_sibling_whose_name_begins_like_the_root_is_outside(root: Path) -> None:
     (root.parent / "root2").mkdir()
     with pytest.raises(ToolError, match=DENIED):
-        resolve("../root2/x", root, (root,))
+        resolve("../root2/x", root, FileAccess(((root,),)))
 
 
 @pytest.mark.req("files.roots.links")
@@ -84,20 +85,20 @@ def test_links_are_followed_before_the_check(root: Path) -> None:
     (root / "up").symlink_to(root.parent)
     for path in ("file", "up/secret.txt", "inner/../up/secret.txt"):
         with pytest.raises(ToolError, match=DENIED) as denied:
-            resolve(path, root, (root,))
+            resolve(path, root, FileAccess(((root,),)))
         assert str(root.parent / "secret.txt") not in str(denied.value)
     (root / "within").symlink_to("note.txt")
-    assert resolve("within", root, (root,)) == root / "note.txt"
+    assert resolve("within", root, FileAccess(((root,),))) == root / "note.txt"
 
 
 @pytest.mark.req("files.roots.links")
 def test_a_root_may_be_a_link_itself(root: Path) -> None:
     alias = root.parent / "alias"
     alias.symlink_to(root)
-    assert resolve("note.txt", alias, (alias,)) == root / "note.txt"
-    assert resolve(str(root / "note.txt"), alias, (alias,)) == root / "note.txt"
+    assert resolve("note.txt", alias, FileAccess(((alias,),))) == root / "note.txt"
+    assert resolve(str(root / "note.txt"), alias, FileAccess(((alias,),))) == root / "note.txt"
     with pytest.raises(ToolError, match=DENIED):
-        resolve("../secret.txt", alias, (alias,))
+        resolve("../secret.txt", alias, FileAccess(((alias,),)))
 
 
 @pytest.mark.req("files.roots.confined")
@@ -105,14 +106,14 @@ def test_several_roots_are_all_allowed(root: Path) -> None:
     other = root.parent / "other"
     other.mkdir()
     for path in (root / "note.txt", other / "x"):
-        assert resolve(str(path), Path("/"), (root, other)) == path
+        assert resolve(str(path), Path("/"), FileAccess(((root, other),))) == path
 
 
 @pytest.mark.req("files.read.refused")
 @pytest.mark.parametrize("path", ["", "a\0b"])
 def test_what_is_no_path_is_an_invalid_argument(root: Path, path: str) -> None:
     with pytest.raises(ToolError, match=r"^invalid arguments: "):
-        resolve(path, root, ())
+        resolve(path, root, FileAccess())
 
 
 # ── Holding ───────────────────────────────────────────────────────────────────────────────────────
@@ -121,17 +122,17 @@ def test_what_is_no_path_is_an_invalid_argument(root: Path, path: str) -> None:
 @pytest.mark.req("files.roots.race")
 def test_a_directory_swapped_for_a_link_after_the_check_is_noticed(root: Path) -> None:
     (root / "inner" / "secret.txt").write_text("harmless\n")
-    path = resolve("inner/secret.txt", root, (root,))
+    path = resolve("inner/secret.txt", root, FileAccess(((root,),)))
     (root / "inner").rename(root / "moved")
     (root / "inner").symlink_to(root.parent)
-    with pytest.raises(ToolError, match=DENIED), held(path, (root,)):
+    with pytest.raises(ToolError, match=DENIED), held(path, FileAccess(((root,),))):
         pass
 
 
 @pytest.mark.req("files.roots.race")
 def test_a_file_swapped_for_a_link_after_the_check_is_not_followed(root: Path) -> None:
-    path = resolve("note.txt", root, (root,))
-    with held(path, (root,)) as place:
+    path = resolve("note.txt", root, FileAccess(((root,),)))
+    with held(path, FileAccess(((root,),))) as place:
         path.unlink()
         path.symlink_to(root.parent / "secret.txt")
         with pytest.raises(ToolError, match="is a link"):
@@ -142,20 +143,20 @@ def test_a_file_swapped_for_a_link_after_the_check_is_not_followed(root: Path) -
 def test_a_file_swapped_between_looking_and_opening_is_not_followed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = resolve("note.txt", root, (root,))
+    path = resolve("note.txt", root, FileAccess(((root,),)))
     before = path.stat()
     monkeypatch.setattr(paths.Place, "status", lambda place: before)
     path.unlink()
     path.symlink_to(root.parent / "secret.txt")
-    with pytest.raises(ToolError, match="is a link"), held(path, (root,)) as place:
+    with pytest.raises(ToolError, match="is a link"), held(path, FileAccess(((root,),))) as place:
         place.open()
 
 
 @pytest.mark.req("files.roots.race")
 def test_a_replacement_stays_in_the_directory_that_was_checked(root: Path) -> None:
     (root / "inner" / "secret.txt").write_text("harmless\n")
-    path = resolve("inner/secret.txt", root, (root,))
-    with held(path, (root,)) as place:
+    path = resolve("inner/secret.txt", root, FileAccess(((root,),)))
+    with held(path, FileAccess(((root,),))) as place:
         before = place.status()
         (root / "inner").rename(root / "moved")
         (root / "inner").symlink_to(root.parent)
@@ -190,7 +191,7 @@ def test_only_regular_files_are_opened(root: Path) -> None:
         special = [root / "pipe", root / "s", Path("/dev/zero"), Path("/dev/tty"), root, Path("/")]
         for path in [*special, root / "loop"]:
             with pytest.raises(ToolError, match=r"regular file|directory|link"):  # noqa: SIM117
-                with held(path, ()) as place:
+                with held(path, FileAccess()) as place:
                     place.open()
 
 
@@ -204,7 +205,7 @@ def test_a_pipe_put_in_a_files_place_at_the_last_moment_makes_nobody_wait(
     os.mkfifo(root / "note.txt")
     with (
         pytest.raises(ToolError, match="not a regular file"),
-        held(root / "note.txt", ()) as place,
+        held(root / "note.txt", FileAccess()) as place,
     ):
         place.open()
 
@@ -221,7 +222,7 @@ def test_a_pipe_put_in_a_files_place_at_the_last_moment_makes_nobody_wait(
 )
 @pytest.mark.req("files.read.refused")
 def test_what_the_file_system_refuses_is_a_sentence(root: Path, number: int, sentence: str) -> None:
-    with pytest.raises(ToolError, match=sentence), held(root / "note.txt", ()):
+    with pytest.raises(ToolError, match=sentence), held(root / "note.txt", FileAccess()):
         raise OSError(number, os.strerror(number))
 
 
@@ -235,7 +236,7 @@ def test_a_replacement_keeps_mode_and_owner_and_is_another_file(root: Path) -> N
     if os.geteuid() == 0:
         os.chown(path, 12345, 54321)
         path.chmod(0o4751)
-    with held(path, ()) as place:
+    with held(path, FileAccess()) as place:
         before = place.status()
         identity = place.replace(b"new\n", before)
     after = path.stat()
@@ -256,7 +257,7 @@ def test_a_replacement_that_fails_leaves_the_file_and_nothing_beside_it(
     monkeypatch.setattr(os, step, fail)
     with (
         pytest.raises(ToolError, match="No space left"),
-        held(root / "note.txt", ()) as place,
+        held(root / "note.txt", FileAccess()) as place,
     ):
         place.replace(b"new\n", place.status())
     assert (root / "note.txt").read_text() == "hello\n"
@@ -266,7 +267,7 @@ def test_a_replacement_that_fails_leaves_the_file_and_nothing_beside_it(
 @pytest.mark.req("files.edit.stale")
 def test_a_file_somebody_else_writes_meanwhile_is_not_replaced(root: Path) -> None:
     path = root / "note.txt"
-    with held(path, ()) as place:
+    with held(path, FileAccess()) as place:
         before = place.status()
         path.write_text("of somebody else\n")
         with pytest.raises(ToolError, match="changed just now; read it again"):
@@ -279,6 +280,6 @@ def test_a_file_somebody_else_writes_meanwhile_is_not_replaced(root: Path) -> No
 def test_a_name_as_long_as_names_can_be_can_be_replaced(root: Path) -> None:
     path = root / ("n" * 255)
     path.write_text("old\n")
-    with held(path, ()) as place:
+    with held(path, FileAccess()) as place:
         place.replace(b"new\n", place.status())
     assert path.read_text() == "new\n"

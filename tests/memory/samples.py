@@ -59,6 +59,11 @@ def journal_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.journal")
 
 
+def files_beside(path: Path) -> set[str]:
+    """The names of all files in a memory's directory but those of its checksums."""
+    return {file.name for file in path.parent.iterdir() if file.suffix != ".sums"}
+
+
 def kept(path: Path) -> list[Entry]:
     """What whoever opens it next finds, without writing anything."""
     return Memory.read(path).entries()

@@ -14,7 +14,7 @@ from crabtalk.memory.crmem import encode
 from crabtalk.memory.journal import Base, Put
 from crabtalk.memory.journal import encode as line
 from crabtalk.memory.snapshot import identity
-from tests.memory.samples import OPS, journal_of, kept, opened
+from tests.memory.samples import OPS, files_beside, journal_of, kept, opened
 
 State = list[Entry]
 
@@ -56,7 +56,7 @@ def test_a_crash_at_any_byte_of_the_journal_leaves_all_that_was_acknowledged(
             memory.apply(Add("after", "the crash"))
             expected = memory.entries()
         assert kept(other) == expected
-        assert [file.name for file in other.parent.iterdir()] == ["crab.crmem"]
+        assert files_beside(other) == {"crab.crmem"}
 
 
 @pytest.mark.req("memory.crash.every_byte")

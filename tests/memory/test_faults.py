@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crabtalk.memory import Add, Memory
-from tests.memory.samples import kept
+from tests.memory.samples import files_beside, kept
 
 # A limit on the size of files is a full disk that comes and goes as the child likes.
 FULL = """
@@ -72,7 +72,8 @@ limit(resource.RLIM_INFINITY)
 memory.apply(Add("later", "there is room again"))
 limit(1500)
 memory.close()
-assert sorted(file.name for file in path.parent.iterdir()) == [path.name, path.name + ".journal"]
+names = sorted(file.name for file in path.parent.iterdir())
+assert names == [path.name, path.name + ".journal", path.name + ".sums"]
 """
 )
 
@@ -124,4 +125,4 @@ def test_a_fold_that_fails_loses_nothing_and_neither_does_closing(path: Path) ->
         assert names == ["note 0", "note 1", "note 2", "later"]
         memory.apply(Add("then", ""))
     assert len(kept(path)) == 5
-    assert list(path.parent.iterdir()) == [path]
+    assert files_beside(path) == {path.name}

@@ -116,10 +116,10 @@ async def test_messages_before_the_marker_stay_browsable_and_ids_go_on(
     page = await storage.page(PAIR, 0, 100)
     assert page is not None
     assert page.messages == (
-        MessageRecord(0, NOW, user("The sea?")),
-        MessageRecord(1, NOW, assistant("Hello.")),
-        MessageRecord(2, NOW, user("And now?")),
-        MessageRecord(3, NOW, assistant("Calm.")),
+        MessageRecord(0, NOW, user("The sea?"), run="run-1"),
+        MessageRecord(1, NOW, assistant("Hello."), run="run-1"),
+        MessageRecord(2, NOW, user("And now?"), run="run-3"),
+        MessageRecord(3, NOW, assistant("Calm."), run="run-3"),
     )
 
 
@@ -264,7 +264,7 @@ async def test_nothing_can_be_said_into_it(world: World) -> None:
     folding = asyncio.ensure_future(compacted(runtime))
     await gate.reached()
     with pytest.raises(NothingInFlightError):
-        runtime.steer("crab", "Keep the fish.")
+        await runtime.steer("crab", "Keep the fish.")
     gate.open()
     await folding
 

@@ -374,10 +374,12 @@ async def test_a_kill_as_the_answer_is_being_kept_keeps_it(world: World) -> None
 async def killed_at(moment: int, world: World) -> StopReason:
     """A turn with tools that steer it, killed then; the rest must be in order whenever that is."""
     steered: list[str] = []
+    acknowledged: list[str] = []
 
     async def look(call: ToolDispatch) -> str:
-        runtime.steer("crab", "Also listen.")
         steered.append("Also listen.")
+        await runtime.steer("crab", "Also listen.")
+        acknowledged.append("Also listen.")
         await moments(2)
         return "waves"
 
@@ -390,10 +392,14 @@ async def killed_at(moment: int, world: World) -> StopReason:
     done = await ended(run)
     conversation = runtime.conversations.find(PAIR)
     assert conversation is not None
-    assert conversation.history == (history := await kept(storage))
+    history = await kept(storage)
+    assert conversation.history == history
     assert conversation.meta.message_count == len(history)
     assert refusal(history) is None
-    assert [m.text for m in history if m.role == "user"] == ["Look!", *steered]
+    said = [m.text for m in history if m.role == "user"]
+    # A steer whose sender is cancelled meanwhile is carried out.
+    assert said == ["Look!", *steered][: len(said)]
+    assert len(said) > len(acknowledged)
     runtime.use(ScriptedProvider("Hello."))
     assert (await ended(runtime.start("crab", "And?"))).text == "Hello."
     return done.reason

@@ -48,8 +48,8 @@ async def test_what_is_said_into_a_run_is_read_at_its_next_step_and_kept_in_orde
     runtime = world.runtime(model, storage, hook=gated(gate))
     run = runtime.start("crab", "Look!")
     await gate.reached()
-    runtime.steer("crab", "Also listen.")
-    runtime.steer("crab", "And smell.")
+    await runtime.steer("crab", "Also listen.")
+    await runtime.steer("crab", "And smell.")
     gate.open()
     events = await told(run.events())
     at = events.index(ToolsComplete())
@@ -73,7 +73,7 @@ async def test_what_is_said_while_the_model_speaks_is_one_more_step(
     runtime = world.runtime(model, storage)
     run = runtime.start("crab", "Hi")
     await gate.reached()
-    runtime.steer("crab", "Really?")
+    await runtime.steer("crab", "Really?")
     gate.open()
     done = (await told(run.events()))[-1]
     assert done == Done("crab", StopReason.COMPLETED, "Two.", model="m", steps=2)
@@ -88,7 +88,7 @@ async def test_what_is_said_as_the_last_answer_is_being_kept_is_one_more_step(
     runtime = world.runtime(ScriptedProvider("One.", "Two."), storage)
     run = runtime.start("crab", "Hi")
     await gate.reached()
-    runtime.steer("crab", "Really?")
+    await runtime.steer("crab", "Really?")
     gate.open()
     events = await told(run.events())
     assert UserSteered("Really?") in events
@@ -101,7 +101,7 @@ async def test_what_is_said_to_a_model_that_says_nothing_is_one_more_step(world:
     runtime = world.runtime(ScriptedProvider([gate], "Two."))
     run = runtime.start("crab", "Hi")
     await gate.reached()
-    runtime.steer("crab", "Say something.")
+    await runtime.steer("crab", "Say something.")
     gate.open()
     assert (await ended(run)).text == "Two."
 
@@ -115,7 +115,7 @@ async def test_what_is_said_at_the_last_step_a_turn_may_take_is_one_more_step(
     runtime = world.runtime(model, storage, agents=[hasty], hook=gated(gate))
     run = runtime.start("crab", "Look!")
     await gate.reached()
-    runtime.steer("crab", "Stop.")
+    await runtime.steer("crab", "Stop.")
     gate.open()
     assert await ended(run) == Done("crab", StopReason.COMPLETED, "Stopped.", model="m", steps=2)
     assert [m.text for m in await kept(storage)][-2:] == ["Stop.", "Stopped."]
@@ -129,8 +129,8 @@ async def test_what_was_said_into_a_run_that_is_killed_is_kept(
     runtime = world.runtime(model, storage)
     run = runtime.start("crab", "Hi")
     await gate.reached()
-    runtime.steer("crab", "Wait.")
-    runtime.steer("crab", "No, go on.")
+    await runtime.steer("crab", "Wait.")
+    await runtime.steer("crab", "No, go on.")
     await runtime.kill("crab")
     assert (await ended(run)).reason is StopReason.CANCELLED
     assert await kept(storage) == [user("Hi"), user("Wait."), user("No, go on.")]
@@ -143,7 +143,7 @@ async def test_what_was_said_into_a_run_that_fails_is_kept(storage: Storage, wor
     runtime = world.runtime(ScriptedProvider([gate, BUSY]), storage)
     run = runtime.start("crab", "Hi")
     await gate.reached()
-    runtime.steer("crab", "Really?")
+    await runtime.steer("crab", "Really?")
     gate.open()
     assert (await ended(run)).reason is StopReason.ERROR
     assert await kept(storage) == [user("Hi"), user("Really?")]
@@ -156,8 +156,8 @@ async def test_what_is_being_read_when_the_run_is_killed_is_kept_once(world: Wor
     runtime = world.runtime(ScriptedProvider([asked, *says("One.")]), storage)
     run = runtime.start("crab", "Hi")
     await asked.reached()
-    runtime.steer("crab", "Really?")
-    runtime.steer("crab", "Sure?")
+    await runtime.steer("crab", "Really?")
+    await runtime.steer("crab", "Sure?")
     asked.open()
     await reading.reached()
     await runtime.kill("crab")
@@ -183,7 +183,7 @@ async def test_what_is_said_into_a_run_that_is_being_killed_is_kept(
     await gate.reached()
     await runtime.kill("crab")
     await tidying.reached()
-    runtime.steer("crab", "Stop!")
+    await runtime.steer("crab", "Stop!")
     tidying.open()
     await ended(run)
     assert (await kept(storage))[-1] == user("Stop!")
@@ -194,7 +194,7 @@ async def test_a_guest_reads_what_is_said_into_its_turn(storage: Storage, world:
     runtime = world.runtime(ScriptedProvider([gate, *says("Hoo.")], "Hoo hoo."), storage)
     run = runtime.start("crab", "Owl?", guest="owl")
     await gate.reached()
-    runtime.steer("crab", "Louder.")
+    await runtime.steer("crab", "Louder.")
     gate.open()
     assert (await ended(run)).text == "Hoo hoo."
     assert await kept(storage) == [
@@ -209,10 +209,10 @@ async def test_there_must_be_a_run_to_say_something_into(world: World) -> None:
     runtime = world.runtime(ScriptedProvider("Hello."))
     sentence = "nothing runs in the conversation of crab with user; say it as a message of its own"
     with pytest.raises(NothingInFlightError, match=sentence):
-        runtime.steer("crab", "Hi")
+        await runtime.steer("crab", "Hi")
     await ended(runtime.start("crab", "Hi"))
     with pytest.raises(NothingInFlightError, match=sentence):
-        runtime.steer("crab", "Hi")
+        await runtime.steer("crab", "Hi")
 
 
 async def test_a_run_that_keeps_its_last_words_takes_no_more(world: World) -> None:
@@ -226,7 +226,7 @@ async def test_a_run_that_keeps_its_last_words_takes_no_more(world: World) -> No
     await runtime.kill("crab")
     await ending.reached()
     with pytest.raises(NothingInFlightError):
-        runtime.steer("crab", "Wait.")
+        await runtime.steer("crab", "Wait.")
     ending.open()
     await ended(run)
     assert await kept(storage) == [user("Hi")]
@@ -239,10 +239,10 @@ async def test_what_waits_to_be_read_is_bounded(storage: Storage, world: World) 
     )
     run = runtime.start("crab", "Hi")
     await gate.reached()
-    runtime.steer("crab", "a")
-    runtime.steer("crab", "b")
+    await runtime.steer("crab", "a")
+    await runtime.steer("crab", "b")
     with pytest.raises(BusyError, match="2 steering messages wait to be read; try again later"):
-        runtime.steer("crab", "c")
+        await runtime.steer("crab", "c")
     gate.open()
     await ended(run)
     assert [m.text for m in await kept(storage)] == ["Hi", "One.", "a", "b", "Two."]

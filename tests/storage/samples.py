@@ -1,6 +1,6 @@
 """What a conversation looks like in storage, for tests that need one."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from crabtalk.storage import (
     Record,
     log_name,
 )
+from crabtalk.storage.checksums import link_of, seal_lines
+from crabtalk.storage.records import encode
 
 PAIR = Pair("crab", "tg:12345")
 AT = "2026-04-28T10:00:00+00:00"
@@ -33,6 +35,12 @@ async def opened(home: Path, *, flush: bool = False) -> AsyncIterator[FileStorag
 
 def log_of(home: Path, pair: Pair = PAIR) -> Path:
     return home / "sessions" / f"{log_name(pair)}.jsonl"
+
+
+def sealed(records: Sequence[Record], before: bytes = b"") -> bytes:
+    """The lines of records as storage writes them after those that are there."""
+    lines = before.splitlines()
+    return seal_lines(encode(records), link_of(lines[-1]) if lines else b"")[0]
 
 
 def opening(pair: Pair = PAIR, title: str = "") -> MetaRecord:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crabtalk.storage import Pair, StorageError, log_name
-from crabtalk.storage.records import encode, encode_line
-from tests.storage.samples import PAIR, folded, log_of, opened, opening, said
+from crabtalk.storage import Pair, Record, StorageError, log_name
+from crabtalk.storage.records import encode
+from tests.storage.samples import PAIR, folded, log_of, opened, opening, said, sealed
 
 ROOT = Path(__file__).parents[2]
 NAME = log_name(PAIR)
@@ -56,11 +56,12 @@ async def test_each_of_many_appends_is_in_its_log_when_it_returns(home: Path) ->
         async def talk(pair: Pair) -> None:
             for number in range(4):
                 await storage.append(pair, [said(number)])
-                assert log_of(home, pair).read_bytes().endswith(encode_line(said(number)))
+                kept: list[Record] = [opening(pair), *map(said, range(number + 1))]
+                assert log_of(home, pair).read_bytes() == sealed(kept)
 
         await asyncio.gather(*[talk(pair) for pair in pairs])
     for pair in pairs:
-        assert log_of(home, pair).read_bytes() == encode([opening(pair), *map(said, range(4))])
+        assert log_of(home, pair).read_bytes() == sealed([opening(pair), *map(said, range(4))])
 
 
 async def test_what_was_given_before_it_was_closed_is_kept(home: Path) -> None:
@@ -71,7 +72,7 @@ async def test_what_was_given_before_it_was_closed_is_kept(home: Path) -> None:
     await asyncio.gather(*waiting)
     with pytest.raises(StorageError, match="storage is closed"):
         await storage.append(PAIR, [said(20)])
-    assert log_of(home).read_bytes() == encode([opening(), *map(said, range(20))])
+    assert log_of(home).read_bytes() == sealed([opening(), *map(said, range(20))])
 
 
 # ── Names ───────────────────────────────────────────────────────────────────────────────────────
@@ -96,7 +97,7 @@ async def test_a_name_that_another_pair_has_is_left_to_it(home: Path) -> None:
             assert await storage.resolve(NAME) == OTHER
             assert await storage.resolve(f"{NAME}-2") == PAIR
     assert log_of(home).read_bytes() == theirs
-    assert second.read_bytes() == encode([opening(), said(0), said(1), said(2)])
+    assert second.read_bytes() == sealed([opening(), said(0), said(1), said(2)])
     log_of(home).unlink()
     async with opened(home) as storage:
         stored = await storage.load(PAIR)
@@ -134,7 +135,7 @@ async def test_a_name_that_becomes_free_is_used_again(home: Path) -> None:
         log_of(home).unlink()
         assert await storage.load(PAIR) is None
         await storage.append(PAIR, [opening(), said(0)], create=True)
-    assert log_of(home).read_bytes() == encode([opening(), said(0)])
+    assert log_of(home).read_bytes() == sealed([opening(), said(0)])
 
 
 @pytest.mark.parametrize(

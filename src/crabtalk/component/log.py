@@ -17,8 +17,27 @@ FILE_SIZE = 10 * 1024 * 1024
 OLD_FILES = 3
 # They tell of every request at the level at which components tell of themselves.
 CHATTY = ("mcp", "uvicorn", "sse_starlette", "httpx", "httpx2", "asyncio")
-# Whatever begins a new line somewhere, or commands a terminal.
-CONTROLS = {code: ascii(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+# Characters that nobody sees: they turn the direction of a line around, join or part words, or
+# carry hidden text.
+INVISIBLE = (
+    *(0xAD, 0x61C, 0x180E, 0xFEFF),
+    *range(0x200B, 0x2010),
+    *range(0x202A, 0x202F),
+    *range(0x2060, 0x2070),
+    *range(0xFFF9, 0xFFFC),
+    *range(0xE0000, 0xE0080),
+)
+# Whatever begins a new line somewhere, commands a terminal, or is not seen.
+ESCAPED = (*range(32), *range(127, 160), 0x2028, 0x2029, *INVISIBLE)
+CONTROLS = {code: ascii(chr(code))[1:-1] for code in ESCAPED}
+# The same for JSON, whose encoder escapes those below 127 itself. The last are pairs of surrogates.
+JSON_CONTROLS = {
+    code: f"\\u{code:04x}"
+    if code < 0x10000
+    else f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+    for code in ESCAPED
+    if code > 126
+}
 
 
 class OneLine(logging.Formatter):

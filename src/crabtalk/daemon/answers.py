@@ -16,6 +16,8 @@ from crabtalk.storage import (
 
 from .stream_events import call_infos
 
+DAMAGED = "[This message is damaged on disk and was left out. `crabtalk doctor` names the record.]"
+
 
 def agent_info(agent: Agent) -> wire.AgentInfo:
     """Secrets in its settings are masked."""
@@ -45,6 +47,7 @@ def add_conversation(answer: wire.ConversationList, handle: str, meta: Meta, day
         message_count=meta.message_count,
         alive_secs=max(0, int(lasted)),
         date=days.name(began) if began is not None else "",
+        mode=meta.mode or None,
     )
 
 
@@ -62,13 +65,31 @@ def conversation_message(record: MessageRecord) -> wire.ConversationMessage:
     )
 
 
+def damaged_message(number: int, at: str) -> wire.ConversationMessage:
+    """Shown in the place of a message that is damaged. Nobody knows who said it; every client
+    shows the agent's messages."""
+    return wire.ConversationMessage(role="assistant", content=DAMAGED, id=number, timestamp=at)
+
+
+def with_damaged(
+    messages: Iterable[MessageRecord], damaged: Iterable[int]
+) -> list[wire.ConversationMessage]:
+    """The messages by id, with a note for each one that is damaged."""
+    waiting = sorted(damaged, reverse=True)
+    found: list[wire.ConversationMessage] = []
+    at = ""
+    for record in messages:
+        while waiting and waiting[-1] < record.id:
+            found.append(damaged_message(waiting.pop(), at or record.at))
+        found.append(conversation_message(record))
+        at = record.at
+    return found + [damaged_message(number, at) for number in reversed(waiting)]
+
+
 def history(stored: Stored) -> wire.ConversationHistory:
     """What the agent has before its eyes, as people read it: without the tools' part."""
-    messages = [
-        conversation_message(record)
-        for record in stored.messages
-        if record.message.role in ("user", "assistant")
-    ]
+    spoken = [r for r in stored.messages if r.message.role in ("user", "assistant")]
+    messages = with_damaged(spoken, stored.damaged)
     if (marker := stored.marker) is not None and marker.summary:
         summary = wire.ConversationMessage(
             role="user", content=marker.summary, timestamp=marker.archived_at

@@ -39,7 +39,9 @@ class Subscriptions(Protocol):
         """Those of one source, as they are now."""
         ...
 
-    async def add(self, source: str, target_agent: str, *, once: bool) -> Subscription: ...
+    async def add(
+        self, source: str, target_agent: str, *, once: bool, created_by: str = ""
+    ) -> Subscription: ...
 
     async def remove(self, ids: Collection[int]) -> set[int]:
         """Those that were there. Whoever removed one has it to themselves."""
@@ -58,8 +60,10 @@ class Bus:
         file: Subscriptions,
         runtime: Callable[[], Runtime],
         limits: EventLimits | None = None,
+        is_owner: Callable[[str], bool] = lambda sender: False,
     ) -> None:
         self._file = file
+        self._is_owner = is_owner
         self._runtime = runtime
         self._limits = limits or EventLimits()
         self.losses = Losses()
@@ -94,11 +98,16 @@ class Bus:
     def subscriptions(self) -> list[Subscription]:
         return sorted(self._table.values(), key=lambda one: one.id)
 
-    async def subscribe(self, source: str, target_agent: str, *, once: bool) -> Subscription:
+    async def subscribe(
+        self, source: str, target_agent: str, *, once: bool, created_by: str = ""
+    ) -> Subscription:
         """On disk when it returns. Raises BusyError and StorageError. Cancelled, it goes on."""
-        return await asyncio.shield(self._own(self._subscribe(source, target_agent, once)))
+        work = self._subscribe(source, target_agent, once, created_by)
+        return await asyncio.shield(self._own(work))
 
-    async def _subscribe(self, source: str, target_agent: str, once: bool) -> Subscription:
+    async def _subscribe(
+        self, source: str, target_agent: str, once: bool, created_by: str
+    ) -> Subscription:
         async with self._changing:
             if len(self._table) >= self._limits.subscriptions:
                 raise BusyError(
@@ -106,7 +115,7 @@ class Bus:
                     "raise subscriptions in [limits] of config.toml"
                 )
             await self._recover()
-            new = await self._file.add(source, target_agent, once=once)
+            new = await self._file.add(source, target_agent, once=once, created_by=created_by)
             self._put(new)
             return new
 
@@ -174,7 +183,7 @@ class Bus:
         is_made = run.parent is not None and run.pair.agent not in self._runtime().agents
         name = WORKER if is_made else run.pair.agent
         kind, payload = outcome(done)
-        event = Published(f"agent:{name}:{kind}", payload, run.chain + 1)
+        event = Published(f"agent:{name}:{kind}", payload, run.chain + 1, run.origin)
         if self._file.is_shared:
             self._own(self._look_and_pass_on(event))
         else:
@@ -212,7 +221,7 @@ class Bus:
             return None
         self.firings.require_room(event, len(matching))
         once = [one for one in matching if one.once]
-        self.firings.add(event, [one.target_agent for one in matching if not one.once])
+        self.firings.add(event, self._targets(event, [one for one in matching if not one.once]))
         if not once:
             return None
         # At once, for the next event: else each of many would have to look into the file.
@@ -246,7 +255,18 @@ class Bus:
                 # or an earlier event's, if a reload has read it again in between.
                 mine = [one for one in once if one.id in removed]
                 removed -= {one.id for one in mine}
-                self.firings.add(event, [one.target_agent for one in mine])
+                self.firings.add(event, self._targets(event, mine))
+
+    def _targets(
+        self, event: Published, subscriptions: Iterable[Subscription]
+    ) -> list[tuple[str, str]]:
+        """Whom an event runs, and in whose name: whoever set the subscription up, unless the event
+        comes of a run of somebody who is not the owner. Then it is theirs."""
+        is_foreign = bool(event.origin) and not self._is_owner(event.origin)
+        return [
+            (one.target_agent, event.origin if is_foreign else one.created_by)
+            for one in subscriptions
+        ]
 
     def _cut(self, event: Published, matching: list[Subscription]) -> None:
         names = ", ".join(sorted({one.target_agent for one in matching})[:SHOWN])

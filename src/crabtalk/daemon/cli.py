@@ -212,6 +212,27 @@ def check(home: str | None, in_json: bool) -> None:
 
 @main.command()
 @home_option
+@click.option("--seconds", type=click.FloatRange(min=0), help="Stop looking after so long.")
+@click.option("--json", "in_json", is_flag=True, help="One JSON document on standard output.")
+def verify(home: str | None, seconds: float | None, in_json: bool) -> None:
+    """Find damaged records in session logs and memories. Exits with 1 when there are any.
+
+    Starts nothing and changes nothing; a daemon may be running.
+
+    \b
+    Examples:
+      crabtalkd verify
+      crabtalkd verify --json --seconds 10
+    """
+    from .verifying import report_json, report_text, verify_home
+
+    report = verify_home(home_at(home), seconds)
+    click.echo(report_json(report) if in_json else report_text(report))
+    sys.exit(1 if report.damage else 0)
+
+
+@main.command()
+@home_option
 @click.option("--agent", default="", help="Only this agent.")
 @click.option("--sender", default="", help="Only this sender.")
 @click.option("--json", "in_json", is_flag=True, help="One JSON object a line.")

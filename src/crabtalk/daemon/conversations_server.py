@@ -8,7 +8,7 @@ from crabtalk.protocol import NotFoundError, Server, wire
 from crabtalk.runtime import DEFAULT_SENDER
 from crabtalk.storage import Pair
 
-from .answers import Days, add_conversation, archive_list, conversation_message, history
+from .answers import Days, add_conversation, archive_list, history, with_damaged
 from .daemon import Daemon
 from .refusals import answered
 
@@ -34,6 +34,7 @@ class ConversationsServer(Server):
                     message_count=conversation.meta.message_count,
                     alive_secs=int(now - conversation.since),
                     title=conversation.meta.title,
+                    mode=conversation.meta.mode or None,
                 )
                 for conversation in self._daemon.runtime.conversations
                 if conversation.exists
@@ -88,7 +89,7 @@ class ConversationsServer(Server):
         if page is None:
             raise no_conversation(request)
         return wire.MessagePage(
-            messages=[conversation_message(record) for record in page.messages],
+            messages=with_damaged(page.messages, page.damaged),
             total=page.total,
             next_offset=page.next_offset,
         )

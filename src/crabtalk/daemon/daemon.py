@@ -23,11 +23,13 @@ from crabtalk.hooks import (
     SessionsHook,
     SkillHook,
     TitleHook,
+    read_roots,
 )
 from crabtalk.mcp import Mcp, McpLimits, PortFiles, Status
 from crabtalk.model import Registry, SettingsError, open_registry, read_settings
+from crabtalk.policy import FileAccess, Owners, Policy, ToolInScope
 from crabtalk.protocol import UnavailableError
-from crabtalk.runtime import Clock, Hook, Limits, Runtime, SessionIndex
+from crabtalk.runtime import Clock, Hook, Limits, Runtime, SessionIndex, ToolDispatch
 from crabtalk.storage import Agent, Storage, StorageError, StorageUnavailableError
 
 from .bus import Bus
@@ -58,6 +60,8 @@ CRAB = Agent(
         "You are crab, a helper. Be brief and exact; say so when you do not know, and ask when "
         "that saves work."
     ),
+    # A new user's agent asks before it changes anything. Whoever trusts it more says so.
+    mode="ask",
 )
 
 
@@ -89,6 +93,7 @@ class Daemon:
             else SubscriptionFile(home / "events" / "subscriptions.toml"),
             lambda: self.runtime,
             event_limits,
+            is_owner=lambda sender: self.policy.owners.is_owner(sender),
         )
         self._keep_secret = keep_secret or (lambda secrets: None)
         self._broken: dict[str, str] = {}
@@ -98,6 +103,13 @@ class Daemon:
         self._changing = asyncio.Lock()
         self.models = self._models_of(document)
         self.asks = Asks()
+        self.policy = Policy(
+            home,
+            Owners(named_owners(document)),
+            mode_of=lambda pair: self.runtime.mode(pair),
+            remembered=lambda pair: self.runtime.approved(pair),
+            roots_of=read_roots,
+        )
         self._delegate_limits = delegate_limits
         self.skills = SkillHook(skill_roots(home, document))
         self._memories = Memories(
@@ -109,7 +121,7 @@ class Daemon:
             home / "index" / "sessions",
             index_tool_results=lambda agent: self._sessions.indexes_tool_results(agent),
         )
-        self._sessions = SessionsHook(self.index)
+        self._sessions = SessionsHook(self.index, self._is_owner)
         self.mcp_feed = McpFeed(feed_limits or FeedLimits(), self.clock)
         self.mcp = Mcp(
             home / "tokens",
@@ -130,12 +142,20 @@ class Daemon:
             Instructions(home),
             self.memory,
             Path.cwd(),
+            self.policy,
         )
         self.runtime = Runtime(
             storage, self.models, env, limits=limits, clock=self.clock, index=self.index
         )
         if fleet is not None:
             fleet.join(self)
+
+    def tools_of(self, agent: Agent) -> list[ToolInScope]:
+        """All tools there are, for an explanation of what an agent may call."""
+        return self._composite.tools_in_scope(agent) if self._composite is not None else []
+
+    def _is_owner(self, sender: str) -> bool:
+        return self.policy.owners.is_owner(sender)
 
     def bound_runs(self, most: int) -> None:
         """No more turns at once than that, whatever the limits say."""
@@ -148,11 +168,14 @@ class Daemon:
         async def set_title(agent: str, title: str, sender: str) -> None:
             await self.runtime.set_title(agent, title, sender)
 
+        def file_access(call: ToolDispatch) -> FileAccess:
+            return self.policy.file_access(call.run, composite.gate.agent_of(call))
+
         hooks: dict[str, Hook] = {
             # The socket is out of a sandboxed command's reach: it could tell the daemon anything.
             "bash": BashHook(hidden=[self.home / "run"]),
             "delegate": DelegateHook(lambda: self.runtime, self._delegate_limits),
-            "files": FilesHook(),
+            "files": FilesHook(access=file_access),
             "mcp": McpHook(self.mcp, taken=lambda: {tool.name for tool in composite.schema()}),
             "memory": self.memory,
             "sessions": self._sessions,
@@ -165,7 +188,9 @@ class Daemon:
             self.asks,
             peers=lambda: self.runtime.agents,
             guards=[self.skills.allows],
-            allowed=lambda: self.runtime,
+            policy=self.policy,
+            rule_memory=lambda: self.runtime,
+            is_watched=self.feed.is_watched,
         )
         return composite
 
@@ -188,7 +213,7 @@ class Daemon:
                 )
             except SettingsError as error:
                 raise self._unusable(error) from None
-            self._keep_secret(entry.settings.api_key for entry in registry.entries)
+            self._keep_secret(registry.secrets)
             return registry
 
         provider = OpeningProvider(opening, default_model(document))
@@ -234,6 +259,8 @@ class Daemon:
         if not self.runtime.agents and not self._broken:
             await self.storage.save_agent(CRAB)
             self.register(CRAB)
+        # Places in line are taken before the first turn is; the rest goes on behind it.
+        await self.runtime.recover()
 
     async def _open_again(self) -> None:
         """Until it can be read."""
@@ -280,7 +307,7 @@ class Daemon:
     def problems(self) -> list[str]:
         """What is wrong with the set-up, a sentence each."""
         found = [*self._broken.values(), *self._plugin_problems, *self._moved, *self.bus.problems]
-        found += [*self._ignored, *self.skills.problems]
+        found += [*self._ignored, *self.skills.problems, *self._memories.problems]
         found += [
             f"the MCP server {owner.name} of {owner.agent} failed: {peer.error}"
             for owner, peer in self.mcp.states()
@@ -305,6 +332,7 @@ class Daemon:
             await self._load_agents()
             await self.bus.load()
             self._trouble = ""
+            self.policy.owners = Owners(named_owners(document), self.policy.owners.account)
             self.mcp.env = self._env_of(document)
             self.mcp.retry()
             before, self.models = self.models, self._models_of(document)
@@ -366,6 +394,13 @@ def default_model(document: Mapping[str, Any]) -> str:
         if isinstance(table, Mapping) and isinstance(model := table.get("model"), str) and model:
             return model
     return ""
+
+
+def named_owners(document: Mapping[str, Any]) -> list[str]:
+    """[daemon] owners: further senders that are the owner."""
+    table = document.get("daemon")
+    owners = table.get("owners", []) if isinstance(table, Mapping) else []
+    return [sender for sender in owners if isinstance(sender, str) and sender]
 
 
 def is_flushed(document: Mapping[str, Any]) -> bool:

@@ -6,8 +6,9 @@
 from pathlib import Path
 
 from crabtalk.hooks import MemoryHook
+from crabtalk.policy import Policy
 from crabtalk.runtime import Done, Env, Event, Hook, Run
-from crabtalk.storage import Archive, Pair
+from crabtalk.storage import Agent, Archive, Pair
 
 from .bus import Bus
 from .feed import Feed
@@ -23,8 +24,10 @@ class DaemonEnv(Env):
         instructions: Instructions,
         memory: MemoryHook,
         cwd: Path,
+        policy: Policy,
     ) -> None:
         super().__init__(hook, cwd)
+        self._policy = policy
         self._feed = feed
         self._bus = bus
         self._memory = memory
@@ -35,6 +38,9 @@ class DaemonEnv(Env):
         self._feed.publish(run, event)
         if type(event) is Done:
             self._bus.heard(run, event)
+
+    def working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
+        return self._policy.working_directory(agent, origin, cwd)
 
     async def instructions(self, cwd: Path) -> str:
         return await self._instructions.find(cwd)

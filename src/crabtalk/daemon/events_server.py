@@ -34,7 +34,9 @@ class EventsServer(Server):
         if request.target_agent not in runtime.agents:
             raise no_agent(request.target_agent)
         with answered():
-            new = await self._daemon.bus.subscribe(source, request.target_agent, once=request.once)
+            new = await self._daemon.bus.subscribe(
+                source, request.target_agent, once=request.once, created_by=request.sender
+            )
         return subscription_info(new)
 
     async def unsubscribe_event(self, request: wire.UnsubscribeEventMsg) -> None:
@@ -68,5 +70,9 @@ def checked_source(source: str) -> str:
 
 def subscription_info(one: Subscription) -> wire.SubscriptionInfo:
     return wire.SubscriptionInfo(
-        id=one.id, source=one.source, target_agent=one.target_agent, once=one.once
+        id=one.id,
+        source=one.source,
+        target_agent=one.target_agent,
+        once=one.once,
+        created_by=one.created_by or None,
     )

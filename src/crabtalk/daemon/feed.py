@@ -36,6 +36,7 @@ from crabtalk.runtime import (
     UserSteered,
     require_whole,
 )
+from crabtalk.storage import Pair
 
 from .stream_events import REASONS, ask_event, call_infos, token_usage
 
@@ -145,6 +146,26 @@ class Feed:
                         return
                     messages[subscriber.all_kinds] = message
                 subscriber.offer(message)
+
+    def is_watched(self, run: Run) -> bool:
+        """Whether anybody follows all that a run does, here or through another daemon, and so
+        could answer what it asks."""
+        if any(one.all_kinds and one.wants(run) for one in self._subscribers):
+            return True
+        return self.relay is not None and bool(self.relay.wanted(run.pair))
+
+    def tell_mode(self, pair: Pair, mode: str) -> None:
+        """The permission mode of a conversation was changed."""
+        message = wire.AgentEventMsg(
+            agent=pair.agent,
+            sender=pair.sender,
+            kind=wire.MODE_CHANGED,
+            content=mode,
+            timestamp=self.clock.now(),
+        )
+        if self.relay is not None and (far := self.relay.wanted(pair)):
+            self.relay.send(far, message)
+        self.hear(message)
 
     def hear(self, message: wire.AgentEventMsg) -> None:
         """Of a run in another daemon."""

@@ -55,6 +55,7 @@ class Published(msgspec.Struct):
     source: str
     payload: str
     depth: int = 1
+    origin: str = ""  # of the run that published it; empty: it came from outside
     waiting: int = 0  # firings of it that have not begun
 
     @property
@@ -68,7 +69,8 @@ class Firings:
         self._runtime = runtime
         self._limits = limits
         self._losses = losses
-        self._lines: dict[Pair, deque[Published]] = {}  # of each that waits or runs
+        # Of each that waits or runs: events, and in whose name each runs.
+        self._lines: dict[Pair, deque[tuple[Published, str]]] = {}
         self._ready: deque[Pair] = deque()  # those of them that could begin
         self._running: dict[Pair, asyncio.Task[object]] = {}
         self._held = 0
@@ -90,14 +92,17 @@ class Firings:
                 f"{self.waiting} runs that events set off are waiting already; publish it later"
             )
 
-    def add(self, event: Published, targets: Iterable[str]) -> None:
-        """Begins them soon, never at once: whoever publishes does not wait, and hears no error."""
-        for target in targets:
+    def add(self, event: Published, targets: Iterable[tuple[str, str]]) -> None:
+        """Begins them soon, never at once: whoever publishes does not wait, and hears no error.
+
+        `targets` are agents, each with the sender in whose name it runs.
+        """
+        for target, origin in targets:
             pair = Pair(target, f"event:{event.source}")
             if pair not in self._lines:
                 self._lines[pair] = deque()
                 self._ready.append(pair)
-            self._lines[pair].append(event)
+            self._lines[pair].append((event, origin))
             self._held += 0 if event.waiting else len(event.payload)
             event.waiting += 1
             self.waiting += 1
@@ -113,13 +118,13 @@ class Firings:
             if not self._ready or self.running >= self._limits.event_runs:
                 return  # the end of a run goes on from here
             pair = self._ready.popleft()
-            if not self._begin(pair, self._lines[pair][0]):
+            if not self._begin(pair, *self._lines[pair][0]):
                 self._ready.appendleft(pair)
                 self._go_on(RETRY)
                 return
         self._go_on()
 
-    def _begin(self, pair: Pair, event: Published) -> bool:
+    def _begin(self, pair: Pair, event: Published, origin: str) -> bool:
         """False when the engine is too busy."""
         run: Run | None = None
         try:
@@ -129,6 +134,8 @@ class Firings:
                 sender=pair.sender,
                 verbatim=True,  # what another agent said is nobody's command
                 detached=True,
+                attended=False,
+                origin=origin,
                 chain=event.depth,
             )
         except BusyError as error:
@@ -158,7 +165,7 @@ class Firings:
         return now - self._busy_since < PATIENCE
 
     def _take(self, pair: Pair) -> None:
-        event = self._lines[pair].popleft()
+        event, _ = self._lines[pair].popleft()
         event.waiting -= 1
         self.waiting -= 1
         self._held -= 0 if event.waiting else len(event.payload)

@@ -58,6 +58,7 @@ class Fleet:
         storage.interrupted = self._interrupted
         storage.members.changed = self._changed
         storage.members.rejoined = self.relay.announce
+        storage.members.recover = lambda: self._own(daemon.runtime.recover())
         storage.members.runs = lambda: daemon.runtime.running
         storage.mail.answer(QUESTION, self._own_question)
         self.relay.join(daemon.feed, daemon.asks)
@@ -141,6 +142,8 @@ class Fleet:
         if owner is None:
             return
         data = await self._storage.mail.ask(owner, QUESTION, msgspec.msgpack.encode(run.pair))
+        while not run.is_started and run.done is None:  # noqa: ASYNC110 - hardly ever
+            await asyncio.sleep(PATIENCE)  # nothing is shown of a turn before its start
         if data and run.done is None:
             run.outlet.push(_question.decode(data))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from crabtalk.component.environment import hide_environment
 from crabtalk.component.log import is_stderr
 
 from .config import Config, ignored, load_config
@@ -71,6 +72,8 @@ async def host(place: Home, config: Config, logs: Logs) -> None:
 
 def ready(sentence: str) -> None:
     log.info(sentence)
+    # Before the first command or MCP server is started: our environment holds provider keys.
+    hide_environment()
     # Garbage is looked for from now on, though never among what was there before.
     gc.freeze()
     gc.enable()

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, TextIO, TypeAlias
 
-from crabtalk.component.log import CONTROLS
+from crabtalk.component.log import CONTROLS, JSON_CONTROLS
+from crabtalk.component.masking import MASK, SHORTEST_SECRET, is_secret, mask
 
 from .log_sinks import FILE, LogFile, Stream
-from .masking import MASK, SHORTEST_SECRET, is_secret, mask
 
 # Lines that wait for the thread. More are dropped, and counted.
 WAITING = 1024
@@ -203,7 +203,11 @@ def new_line(created: float, level: str, logger: str, message: str) -> Line:
 def as_json(line: Line) -> bytes:
     import msgspec.json  # a daemon that logs text does not pay for it
 
-    return msgspec.json.encode(line) + b"\n"
+    data = msgspec.json.encode(line)
+    if not data.isascii() or 127 in data:
+        # Escapes mean the same to whoever parses it. Outside of strings there is only ASCII.
+        data = data.decode().translate(JSON_CONTROLS).encode()
+    return data + b"\n"
 
 
 def as_text(line: Line) -> bytes:

@@ -11,11 +11,13 @@ from contextlib import aclosing
 from pathlib import Path
 
 from crabtalk import __version__
+from crabtalk.policy import parse_mode
 from crabtalk.protocol import (
     PROTOCOL_VERSION,
     BadRequestError,
     InternalError,
     NotFoundError,
+    RequestError,
     UnavailableError,
     wire,
 )
@@ -27,6 +29,7 @@ from .conversations_server import ConversationsServer
 from .daemon import Daemon
 from .events_server import EventsServer
 from .mcp_server import McpServer
+from .permissions_server import PermissionsServer
 from .recall_server import RecallServer
 from .refusals import answered
 from .stream_events import stream_event, token_usage
@@ -35,7 +38,9 @@ LONGEST_SENDER = 1024
 LONGEST_PATH = 8192
 
 
-class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, RecallServer):
+class DaemonServer(
+    AgentsServer, ConversationsServer, EventsServer, McpServer, PermissionsServer, RecallServer
+):
     """One per process. What no part overrides answers 501."""
 
     def __init__(self, daemon: Daemon) -> None:
@@ -78,6 +83,8 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
             async for event in events:
                 if type(event) is Done and event.is_passing and not event.steps:
                     raise UnavailableError(event.error)
+                if type(event) is Done and not run.is_started:
+                    raise not_accepted(event)
                 if (message := stream_event(event)) is not None:
                     yield message
                 if waiting is not None and (again := stream_event(waiting)) is not None:
@@ -105,7 +112,7 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
         runtime = await self._daemon.ready()
         if not request.content.strip():
             raise BadRequestError("the message is empty; say something in content")
-        if len(request.sender) > LONGEST_SENDER:
+        if max(len(request.sender), len(request.origin)) > LONGEST_SENDER:
             raise BadRequestError(f"sender is longer than {LONGEST_SENDER} characters; shorten it")
         cwd = await directory(request.cwd) if request.cwd else None
         with answered():
@@ -119,6 +126,10 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
                 cwd=cwd,
                 tool_choice=request.tool_choice,
                 detached=detached,
+                attended=isinstance(request, wire.StreamMsg),
+                unattended=request.unattended,
+                mode=checked_mode(request.mode),
+                origin=request.origin,
             )
 
     async def kill(self, request: wire.KillMsg) -> None:
@@ -130,7 +141,9 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
 
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
         pair = Pair(request.agent, request.sender or DEFAULT_SENDER)
-        if self._daemon.asks.reply(pair, request.content, request.ask_id):
+        if self._daemon.asks.reply(
+            pair, request.content, request.ask_id, as_owner=request.as_owner
+        ):
             return
         if not await self._is_passed_on(wire.ClientMessage(reply_to_ask=request)):
             raise NotFoundError("nothing is being asked in this conversation")
@@ -142,13 +155,28 @@ class DaemonServer(AgentsServer, ConversationsServer, EventsServer, McpServer, R
         if await self._is_passed_on(wire.ClientMessage(steer_session=request)):
             return
         with answered():
-            runtime.steer(request.agent, request.content, request.sender)
+            await runtime.steer(request.agent, request.content, request.sender)
 
     async def compact(self, request: wire.CompactMsg) -> wire.CompactResponse:
         runtime = await self._daemon.ready()
         with answered():
             archive = await runtime.compact(request.agent, request.sender, fresh=request.fresh)
         return wire.CompactResponse(summary=archive.summary)
+
+
+def checked_mode(word: str) -> str:
+    """Raises BadRequestError for what is no mode; empty is none."""
+    try:
+        return parse_mode(word).word if word else ""
+    except ValueError as error:
+        raise BadRequestError(str(error)) from None
+
+
+def not_accepted(done: Done) -> RequestError:
+    """The error for a turn of which nothing was kept, so that it never started."""
+    if done.reason is StopReason.ERROR:
+        return InternalError(done.error)
+    return UnavailableError("the turn was cancelled before it was accepted; say it again")
 
 
 async def directory(text: str) -> Path:

@@ -6,6 +6,7 @@ from typing import Any
 from crabtalk.model import ToolCall, Usage
 from crabtalk.protocol import wire
 from crabtalk.runtime import (
+    Approval,
     AskUser,
     ContextUsage,
     Done,
@@ -55,7 +56,9 @@ def thinking(event: ThinkingDelta) -> wire.StreamEvent:
 
 
 def start(event: Started) -> wire.StreamEvent:
-    return wire.StreamEvent(start=wire.StreamStart(agent=event.agent, run_id=event.run_id))
+    return wire.StreamEvent(
+        start=wire.StreamStart(agent=event.agent, run_id=event.run_id, mode=event.mode or None)
+    )
 
 
 def tool_start(event: ToolStart) -> wire.StreamEvent:
@@ -76,10 +79,26 @@ def ask_event(event: AskUser) -> wire.AskUserEvent:
             header=q.header,
             options=[wire.AskOption(label=o.label, description=o.description) for o in q.options],
             multi_select=q.multi_select,
+            approval=approval_request(q.approval) if q.approval is not None else None,
         )
         for q in event.questions
     ]
     return wire.AskUserEvent(questions=questions, ask_id=event.ask_id)
+
+
+def approval_request(approval: Approval) -> wire.ApprovalRequest:
+    return wire.ApprovalRequest(
+        agent=approval.agent,
+        tool=approval.tool,
+        call=approval.call,
+        cwd=approval.cwd,
+        env=approval.env,
+        always=approval.always,
+        digest=approval.digest,
+        requested_by=approval.requested_by,
+        for_owner=approval.for_owner,
+        reason=approval.reason,
+    )
 
 
 def tool_result(event: ToolResult) -> wire.StreamEvent:

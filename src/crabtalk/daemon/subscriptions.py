@@ -21,6 +21,8 @@ from crabtalk.transport import remove_leftovers, replace_file
 
 TABLE = "subscription"
 KINDS: dict[str, type] = {"id": int, "source": str, "target_agent": str, "once": bool}
+# Who set it up. Files of earlier versions do not say: then it is a stranger.
+CREATOR = "created_by"
 LINE = re.compile(r"[^\n]*\n|[^\n]+")  # TOML's lines, which are fewer than Python's
 T = TypeVar("T")
 
@@ -56,8 +58,10 @@ class SubscriptionFile:
     async def of(self, source: str) -> list[Subscription]:
         return [one for one in await self.load() if one.source == source]
 
-    async def add(self, source: str, target_agent: str, *, once: bool) -> Subscription:
-        return await self._in_thread(lambda: self._add(source, target_agent, once))
+    async def add(
+        self, source: str, target_agent: str, *, once: bool, created_by: str = ""
+    ) -> Subscription:
+        return await self._in_thread(lambda: self._add(source, target_agent, once, created_by))
 
     async def remove(self, ids: Collection[int]) -> set[int]:
         """Those that were there. Whoever removed one has it to themselves."""
@@ -80,11 +84,12 @@ class SubscriptionFile:
         self._last = max([self._last, *(one.id for one in found)])
         return list(found)
 
-    def _add(self, source: str, target_agent: str, once: bool) -> Subscription:
+    def _add(self, source: str, target_agent: str, once: bool, created_by: str) -> Subscription:
         now = self._read()
         number = max([self._last, *(one.id for one in now.found)]) + 1
-        new = Subscription(number, source, target_agent, once)
+        new = Subscription(number, source, target_agent, once, created_by)
         table = {key: getattr(new, key) for key in KINDS}
+        table |= {CREATOR: created_by} if created_by else {}
         gap = "" if not now.text else "\n" if now.text.endswith("\n") else "\n\n"
         lines = "".join(f"{key} = {written(value)}\n" for key, value in table.items())
         wanted = Reading(
@@ -168,7 +173,10 @@ def read_tables(document: dict[str, Any]) -> list[Subscription]:
         for key, kind in KINDS.items():
             if type(given.get(key)) is not kind or given[key] == "":
                 raise ValueError(f"{key} of its subscription {place} is missing or not right")
-        one = Subscription(**given)
+        creator = table.get(CREATOR, "")
+        if not isinstance(creator, str):
+            raise ValueError(f"{CREATOR} of its subscription {place} is not right")  # noqa: TRY004
+        one = Subscription(**given, created_by=creator)
         if one.id < 0:
             raise ValueError(f"the id of its subscription {place} is below zero")
         if one.id in found:

@@ -8,6 +8,7 @@ from .files import FilesHook
 from .mcp import McpHook
 from .memories import Memories
 from .memory import MemoryHook
+from .paths import read_roots
 from .sessions import SessionsHook
 from .skill import SkillHook
 from .title import TitleHook
@@ -28,4 +29,5 @@ __all__ = [
     "TitleHook",
     "Tool",
     "ToolHook",
+    "read_roots",
 ]

@@ -28,6 +28,7 @@ class AskUserTool(Tool):
     """Ask the user, and wait."""
 
     name: ClassVar[str] = "ask_user"
+    kind: ClassVar[str] = "question"
     questions: Annotated[list[Question], Meta(min_length=1)]
 
     async def run(self, call: ToolDispatch, hook: "AskUserHook") -> str:

@@ -1,7 +1,7 @@
 """Asks: questions put to people, and the runs that wait for the answer.
 
-A step asks once: the questions of all its calls together, answered by one reply. The reply reaches
-every call that waits as it was given.
+A step asks once: the questions of all its calls together, answered by one reply. What only the
+owner may answer is an ask of its own. The reply reaches every call that waits as it was given.
 """
 
 import asyncio
@@ -20,40 +20,55 @@ class Pending(msgspec.Struct, eq=False):
 
 
 class Asks:
-    """At most one for a run: its steps come one after the other."""
+    """At most one for a run and who it is for: its steps come one after the other."""
 
     def __init__(self, deadline: float = 300.0) -> None:
         self.deadline = deadline
-        self._pending: dict[str, Pending] = {}  # by run, oldest first
+        self._pending: dict[tuple[str, bool], Pending] = {}  # by run and for_owner, oldest first
         self._count = 0
 
-    def open(self, run: Run, questions: Sequence[AskQuestion]) -> AskUser:
+    def open(
+        self, run: Run, questions: Sequence[AskQuestion], *, for_owner: bool = False
+    ) -> AskUser:
         self._count += 1
-        ask = AskUser(f"{run.id}-{self._count}", tuple(questions))
+        ask = AskUser(f"{run.id}-{self._count}", tuple(questions), for_owner)
         reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._pending[run.id] = Pending(run, ask, reply)
+        self._pending[run.id, for_owner] = Pending(run, ask, reply)
         return ask
 
     def pending(self, pair: Pair) -> AskUser | None:
         """What a conversation waits for, for whoever comes to it anew."""
-        return next((ask for run, ask in self.waiting() if run.pair == pair), None)
+        return next(
+            (ask for run, ask in self.waiting() if run.pair == pair and not ask.for_owner), None
+        )
 
     def waiting(self) -> list[tuple[Run, AskUser]]:
         """All that nobody has answered yet, the oldest first."""
         return [(p.run, p.ask) for p in self._pending.values() if not p.reply.done()]
 
-    def reply(self, pair: Pair, content: str, ask_id: str = "") -> bool:
-        """Answers the oldest ask of a conversation, or the one with that id; False without one."""
+    def reply(self, pair: Pair, content: str, ask_id: str = "", *, as_owner: bool = False) -> bool:
+        """Answers the oldest ask of a conversation, or the one with that id; False without one.
+
+        One that is for the owner wants its id and the owner's word.
+        """
         for pending in self._pending.values():
-            is_meant = pending.run.pair == pair and ask_id in ("", pending.ask.ask_id)
+            ask = pending.ask
+            is_meant = pending.run.pair == pair and ask_id in ("", ask.ask_id)
+            if ask.for_owner and not (as_owner and ask_id == ask.ask_id):
+                continue
             if is_meant and not pending.reply.done():
                 pending.reply.set_result(content)
                 return True
         return False
 
-    async def answer(self, run: Run) -> str | None:
+    def question_count(self, run: Run, *, for_owner: bool) -> int:
+        """How many questions the run's ask has; 0 without one."""
+        pending = self._pending.get((run.id, for_owner))
+        return len(pending.ask.questions) if pending is not None else 0
+
+    async def answer(self, run: Run, *, for_owner: bool = False) -> str | None:
         """The reply; None when nobody gave one in time. Cancelled, others still wait for it."""
-        pending = self._pending.get(run.id)
+        pending = self._pending.get((run.id, for_owner))
         if pending is None:
             return None
         done, _ = await asyncio.wait([pending.reply], timeout=self.deadline)
@@ -61,5 +76,6 @@ class Asks:
 
     def close(self, run: Run) -> None:
         """The step is over, whether anybody answered or not."""
-        if (pending := self._pending.pop(run.id, None)) is not None:
-            pending.reply.cancel()
+        for for_owner in (False, True):
+            if (pending := self._pending.pop((run.id, for_owner), None)) is not None:
+                pending.reply.cancel()

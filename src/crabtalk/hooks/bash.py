@@ -1,21 +1,23 @@
 """bash: the tool that runs a command, and who may run which.
 
 Commands run as the daemon's user. What keeps them apart from the rest of the machine is the
-sandbox, if the agent's file asks for it; the deny list only guards against slips (see commands).
+sandbox, if the agent's file asks for it; the deny list only guards against slips (see
+policy.shell_rules).
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from crabtalk.component.environment import child_environment
+from crabtalk.policy.environment import changes_what_runs, is_variable_name
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError
 
-from . import commands, shell
+from . import shell
 from .schema import UNTOLD
-from .shell_words import UnreadableError
 from .tool import Tool, ToolHook
 
 # How the senders of a gateway end that are older than our own spelling of them.
@@ -37,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True):
     sandbox: Literal["off", "bwrap"] = "off"
     timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST)] = TIMEOUT
     allow_senders: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, agent: Agent) -> "Settings":
@@ -45,11 +48,19 @@ class Settings(msgspec.Struct, frozen=True):
             settings = msgspec.convert(agent.hooks.get("bash", {}), cls)
         except msgspec.ValidationError as error:
             raise AgentError(f"hooks.bash: {error}") from None
+        if settings.deny:
+            from crabtalk.policy.shell_rules import is_deny_entry  # late: few agents need it
         for entry in settings.deny:
-            if not commands.is_entry(entry):
+            if not is_deny_entry(entry):
                 raise AgentError(
                     f"hooks.bash: {entry!r} in deny is not a plain command; write a program and "
                     'words of its arguments, such as "git push"'
+                )
+        for name in settings.env:
+            if not is_variable_name(name):
+                raise AgentError(
+                    f"hooks.bash: {name!r} in env is not the name of a variable; write names only, "
+                    'such as env = ["GITHUB_TOKEN"]'
                 )
         return settings
 
@@ -66,6 +77,8 @@ class Bash(Tool):
     """Run a bash command; it leaves nothing in the background."""
 
     name: ClassVar[str] = "bash"
+    kind: ClassVar[str] = "shell"
+    target: ClassVar[str] = "command"
 
     command: str
     env: Annotated[dict[str, str], UNTOLD] = msgspec.field(default_factory=dict)
@@ -75,12 +88,16 @@ class Bash(Tool):
         """Cancelled, the command and all it started are gone."""
         settings = hook.settings(call.agent)
         check_deny(self.command, settings.deny)
+        check_variables(self.env)
         timeout = min(self.timeout or settings.timeout, LONGEST)
         argv = [found("bash") or "/bin/bash", "-c", self.command]
+        env = child_environment(settings.env)
         if settings.sandbox == "bwrap":
-            argv = [*sandbox(call.cwd, hook.hidden), *argv]
+            argv = [*sandbox(call.cwd, hook.hidden, self.env), *argv]
+        else:
+            env |= self.env
         try:
-            outcome = await shell.run(argv, cwd=call.cwd, env=self.env, seconds=timeout)
+            outcome = await shell.run(argv, cwd=call.cwd, env=env, seconds=timeout)
         except shell.ShellError as error:
             raise failed(str(error)) from None
         if outcome.timed_out:
@@ -141,14 +158,29 @@ class BashHook(ToolHook):
 
 
 def check_deny(command: str, deny: Sequence[str]) -> None:
+    if not deny:
+        return
+    from crabtalk.policy.shell_commands import UnreadableCommandError
+    from crabtalk.policy.shell_rules import find_denied
+
     try:
-        entry = commands.denied(command, deny)
-    except UnreadableError as error:
+        entry = find_denied(command, deny)
+    except UnreadableCommandError as error:
         raise ToolError(
             f"permission denied: the command cannot be checked, because {error}; write it plainly"
         ) from None
     if entry is not None:
         raise ToolError(f"permission denied: the agent's file denies {entry!r}")
+
+
+def check_variables(env: Mapping[str, str]) -> None:
+    """Raises ToolError for a variable by which a call could run what its command does not say."""
+    for name in env:
+        if changes_what_runs(name):
+            raise ToolError(
+                f"permission denied: env may not set {name[:80]!r}, which can change what runs; "
+                "leave it out, or set it in the command itself"
+            )
 
 
 def found(program: str) -> str | None:
@@ -157,9 +189,10 @@ def found(program: str) -> str | None:
     return shutil.which(program)
 
 
-def sandbox(cwd: Path, hidden: Sequence[Path]) -> list[str]:
+def sandbox(cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]) -> list[str]:
     """What to put before a command: it reads everything, writes its working directory and an empty
-    /tmp, and has no network. Raises ToolError where that cannot be had."""
+    /tmp, and has no network. `env` is set inside: bwrap itself runs outside the sandbox, and must
+    not obey what a model says. Raises ToolError where that cannot be had."""
     bwrap = found("bwrap")
     if bwrap is None:
         raise failed(
@@ -179,6 +212,8 @@ def sandbox(cwd: Path, hidden: Sequence[Path]) -> list[str]:
     for directory in hidden:
         if not cwd.is_relative_to(directory) and directory.is_dir():
             argv += ["--tmpfs", str(directory)]
+    for name, value in env.items():
+        argv += ["--setenv", name, value]
     return [*argv, "--chdir", str(cwd), "--"]
 
 

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from crabtalk.model import Tool as Schema
+from crabtalk.policy import Policy, ToolInScope
 from crabtalk.runtime import (
+    Access,
     AskUser,
     Done,
     Event,
@@ -25,9 +27,9 @@ from crabtalk.runtime import (
 )
 from crabtalk.storage import Agent
 
-from .approval import Allowed, Approvals, Forgetful
 from .ask_user import AskUserHook
 from .asks import Asks
+from .permissions import DeniedError, NoRuleMemory, PermissionGate, RuleMemory, check_agent
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +54,15 @@ class Composite(Hook):
         *,
         peers: Peers = dict,
         guards: Sequence[Guard] = (),
-        allowed: Callable[[], Allowed] = Forgetful,
+        policy: Policy | None = None,
+        rule_memory: Callable[[], RuleMemory] = NoRuleMemory,
+        is_watched: Callable[[Run], bool] = lambda run: False,
     ) -> None:
         self._named = dict(hooks)
         self._hooks = [hooks[name] for name in sorted(hooks)]
         self._asks = asks
         self._ask_hook = AskUserHook(asks)
-        self._approvals = Approvals(allowed)
+        self.gate = PermissionGate(policy or Policy(), asks, rule_memory, is_watched)
         self._peers = peers
         self._guards = guards
         self._scoped: dict[str, Agent] = {}  # those that may not call everything
@@ -91,10 +95,24 @@ class Composite(Hook):
             lines += [line] if line else []
         return found, "\n".join(lines) or None
 
+    def tools_in_scope(self, agent: Agent) -> list[ToolInScope]:
+        """All tools of all hooks, and which of them the agent's file offers."""
+        found: list[ToolInScope] = []
+        for hook in self._all():
+            offered = {tool.name: tool for tool in [*hook.schema(), *hook.agent_tools(agent)]}
+            in_scope = set(allowed(hook, agent)[0])
+            for name in sorted(offered):
+                names = hook.tool_names(agent, name)
+                found.append(
+                    ToolInScope(name, names, hook.tool_kind(name), bool(in_scope & set(names)))
+                )
+        return found
+
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
     def on_build_agent(self, agent: Agent) -> Agent:
         """The prompt, then what every hook has to say, and where its bounds are."""
+        check_agent(agent)
         built = agent
         for hook in self._all():
             built = hook.on_build_agent(built)
@@ -120,13 +138,13 @@ class Composite(Hook):
         self._scoped.pop(name, None)
         if agent.tools or agent.skills:
             self._scoped[name] = agent
-        self._approvals.register(agent)
+        self.gate.register(agent)
 
     def on_unregister_agent(self, name: str) -> None:
         for hook in self._all():
             hook.on_unregister_agent(name)
         self._scoped.pop(name, None)
-        self._approvals.unregister(name)
+        self.gate.unregister(name)
 
     # ── Runs ────────────────────────────────────────────────────────────────────────────────
 
@@ -150,15 +168,28 @@ class Composite(Hook):
         for hook in self._hearing:
             hook.on_event(run, event)
 
-    def ask(self, calls: Sequence[ToolDispatch]) -> AskUser | None:
-        """One ask for all that the calls of a step want to know, and want allowed."""
+    async def ask(self, calls: Sequence[ToolDispatch]) -> list[AskUser]:
+        """One ask for all that the calls of a step want to know, and want allowed; and one for what
+        only the owner may allow."""
+        run = calls[0].run
         questions = [question for call in calls for question in self._ask_hook.questions(call)]
-        questions += [
-            self._approvals.question(call)
-            for call in calls
-            if self._approvals.is_needed(call, self.names_of(call))
+        in_question = [
+            (call, names, self.access(call))
+            for call in map(as_known, calls)
+            if (names := self.names_of(call)) and self._find_scope_breach(call, names) is None
         ]
-        return self._asks.open(calls[0].run, questions) if questions else None
+        own, owners = await self.gate.collect_asks(in_question)
+        questions += [asked.question for asked in own]
+        asks = [self._asks.open(run, questions)] if questions else []
+        return asks + self.gate.open_asks(run, own, owners)
+
+    def access(self, call: ToolDispatch) -> Access:
+        call = as_known(call)
+        owner = self._owner_of(call)
+        return owner.access(call) if owner is not None else Access()
+
+    def _owner_of(self, call: ToolDispatch) -> Hook | None:
+        return next((hook for hook in self._all() if hook.names_of(call)), None)
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         call = as_known(call)
@@ -174,25 +205,42 @@ class Composite(Hook):
     async def _carry_out(
         self, owner: Hook, call: ToolDispatch, names: Sequence[str]
     ) -> str | ToolOutput:
-        self._check(owner, call, names)
-        if self._approvals.is_needed(call, names):
-            reply = await self._asks.answer(call.run)
-            if not await self._approvals.is_granted(call, names, reply):
-                why = "nobody allowed it in time" if reply is None else "the user said no"
-                raise ToolError(f"permission denied: {why}")
+        if (sentence := self._find_scope_breach(call, names)) is not None:
+            refuse(call, sentence)
+        try:
+            await self.gate.check(call, names, owner.access(call))
+        except DeniedError as denied:
+            refuse(call, str(denied))
         work = owner.dispatch(call)
         if work is None:
             raise ToolError(f"tool not registered: {call.name}")
         return await work
 
-    def _check(self, owner: Hook, call: ToolDispatch, names: Sequence[str]) -> None:
-        """Scope is a boundary, not a hint: a breach is refused, and told to whoever keeps watch."""
+    def _find_scope_breach(self, call: ToolDispatch, names: Sequence[str]) -> str | None:
+        """Why a call is outside of what its agent, or an agent above it, may call. Scope is a
+        boundary, not a hint."""
+        owner = self._owner_of(call)
+        if owner is None:
+            return None
         agent = self._scoped.get(call.agent)
         if agent is not None and not set(names) & set(allowed(owner, agent)[0]):
-            refuse(call, f"tool not available: {call.name}")
-        for guard in self._guards:
-            if (sentence := guard(call)) is not None:
-                refuse(call, sentence)
+            return f"tool not available: {call.name}"
+        for caller in call.run.lineage:
+            if not self._is_open_to_caller(owner, caller, names, call):
+                return (
+                    f"tool not available: {call.name}; {caller.name}, which delegated this, may "
+                    "not call it either"
+                )
+        return next(filter(None, (guard(call) for guard in self._guards)), None)
+
+    def _is_open_to_caller(
+        self, owner: Hook, caller: Agent, names: Sequence[str], call: ToolDispatch
+    ) -> bool:
+        """Servers are declared by each agent for itself, so an owner's agent may delegate to one
+        that has others; a stranger's may not."""
+        if owner.access(call).kind == "mcp" and self.gate.policy.owners.is_owner(call.run.origin):
+            return not caller.tools or bool(set(names) & set(caller.tools))
+        return bool(set(names) & set(allowed(owner, caller)[0]))
 
 
 def as_known(call: ToolDispatch) -> ToolDispatch:

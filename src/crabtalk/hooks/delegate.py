@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from crabtalk.runtime import (
+    Access,
     Parent,
     Run,
     Runtime,
@@ -58,6 +59,7 @@ class Delegate(Tool):
     """Have agents do tasks in parallel."""
 
     name: ClassVar[str] = "delegate"
+    kind: ClassVar[str] = "delegate"
     tasks: Annotated[list[Task], Meta(min_length=1)]
     background: bool = False
 
@@ -103,8 +105,20 @@ class DelegateHook(ToolHook):
         self._limits = limits or DelegateLimits()
         self._background: set[asyncio.Task[None]] = set()
 
+    def access(self, call: ToolDispatch) -> Access:
+        """The other agents it would start, beside workers and itself."""
+        try:
+            tasks = Delegate.parse(call.arguments).tasks
+        except ToolError:
+            return Access(Delegate.kind)
+        known = self._runtime().agents
+        others = {task.agent for task in tasks if task.agent in known} - {call.agent}
+        return Access(Delegate.kind, ", ".join(sorted(others)))
+
     def start(self, call: ToolDispatch, tasks: list[Task]) -> list[Delegated]:
         """All of them, or none. Raises ToolError."""
+        if call.run.killed:
+            raise ToolError("the run was stopped; nothing more is started")
         depth = call.run.parent.depth + 1 if call.run.parent is not None else 1
         if depth > self._limits.delegate_depth:
             raise ToolError(f"at most {self._limits.delegate_depth} agents deep; do it yourself")
@@ -123,8 +137,16 @@ class DelegateHook(ToolHook):
         return started
 
     def _place(self, call: ToolDispatch, task: Task) -> Path:
-        path = call.cwd / task.cwd if task.cwd else call.cwd
-        if task.cwd and not path.is_dir():
+        """The task's directory: its caller's, or one inside of it."""
+        if not task.cwd:
+            return call.cwd
+        path = Path(os.path.realpath(call.cwd / task.cwd))
+        if not path.is_relative_to(os.path.realpath(call.cwd)):
+            raise ToolError(
+                f"permission denied: cwd {task.cwd!r} is outside of {call.cwd}; a task works in "
+                "its caller's directory, or inside of it"
+            )
+        if not path.is_dir():
             raise ToolError(f"invalid arguments: cwd {task.cwd!r} is no directory")
         return path
 
@@ -146,6 +168,8 @@ class DelegateHook(ToolHook):
             keeper=call.run.keeper if made else "",
             depth=depth,
             task=number,
+            lineage=(*call.run.lineage, runtime.written(call.agent)),
+            tree=call.run.tree,
         )
         try:
             run = runtime.start(

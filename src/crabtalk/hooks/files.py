@@ -5,7 +5,7 @@ import codecs
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, ClassVar, TypeVar
@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from msgspec import Meta
 
 from crabtalk.model import Image
+from crabtalk.policy import FileAccess
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, Pair
 
@@ -48,6 +49,8 @@ class Read(Tool):
     """Read a file or an image."""
 
     name = "read"
+    kind = "read"
+    target = "path"
 
     path: str
     offset: FirstLine = None
@@ -57,9 +60,9 @@ class Read(Tool):
         """Cancelled, nothing is remembered."""
         first = max(1, self.offset or 1)
         last = first + max(1, self.limit or LINES) - 1
-        roots = hook.roots(call)
+        access = hook.access_of(call)
         path, identity, found = await asyncio.to_thread(
-            read, self.path, call.cwd, roots, first, last
+            read, self.path, call.cwd, access, first, last
         )
         if identity is not None:
             hook.remember(call, path, identity)
@@ -70,6 +73,8 @@ class Edit(Tool):
     """Replace the only old_string in a file you have read."""
 
     name = "edit"
+    kind = "edit"
+    target = "path"
 
     path: str
     old_string: str
@@ -81,12 +86,12 @@ class Edit(Tool):
             raise ToolError("invalid arguments: old_string is empty; say which text to replace")
         if self.old_string == self.new_string:
             raise ToolError("invalid arguments: old_string and new_string are the same text")
-        roots = hook.roots(call)
-        path = await asyncio.to_thread(resolve, self.path, call.cwd, roots)
+        access = hook.access_of(call)
+        path = await asyncio.to_thread(lambda: resolve(self.path, call.cwd, access, to_change=True))
         # One after the other: of two edits from the same state one would be lost.
         async with hook.lock(path):
             known = hook.remembered(call, path)
-            work = asyncio.to_thread(edit, path, roots, known, self.old_string, self.new_string)
+            work = asyncio.to_thread(edit, path, access, known, self.old_string, self.new_string)
             hook.remember(call, path, await finished(work))
         return "ok"
 
@@ -96,7 +101,9 @@ class FilesHook(ToolHook):
 
     tools: ClassVar[tuple[type[Tool], ...]] = (Read, Edit)
 
-    def __init__(self) -> None:
+    def __init__(self, access: Callable[[ToolDispatch], FileAccess] | None = None) -> None:
+        """`access` says where a call may go; without it, inside the roots of its agent."""
+        self.access_of = access or self._access_by_roots
         self._roots: dict[str, Roots] = {}
         self._reads: OrderedDict[Pair, OrderedDict[Path, Identity]] = OrderedDict()
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
@@ -112,12 +119,13 @@ class FilesHook(ToolHook):
     def on_unregister_agent(self, name: str) -> None:
         self._roots.pop(name, None)
 
-    def roots(self, call: ToolDispatch) -> Roots:
+    def _access_by_roots(self, call: ToolDispatch) -> FileAccess:
         """A run that outlives its agent is confined to nothing we know, so it goes nowhere."""
         try:
-            return self._roots[call.agent]
+            roots = self._roots[call.agent]
         except KeyError:
             raise ToolError(f"permission denied: no agent is called {call.agent!r} now") from None
+        return FileAccess((roots,) if roots else ())
 
     def remember(self, call: ToolDispatch, path: Path, identity: Identity) -> None:
         pair = Pair(call.agent, call.sender)
@@ -168,12 +176,12 @@ async def finished(work: Awaitable[T]) -> T:
 
 
 def read(
-    given: str, cwd: Path, roots: Roots, first: int, last: int
+    given: str, cwd: Path, access: FileAccess, first: int, last: int
 ) -> tuple[Path, Identity | None, str | ToolOutput]:
     """Where the path led, what was there if its lines were shown, and the answer."""
-    path = resolve(given, cwd, roots)
+    path = resolve(given, cwd, access)
     excerpt = Excerpt(first, last)
-    with held(path, roots) as place, opened(place) as (descriptor, status):
+    with held(path, access) as place, opened(place) as (descriptor, status):
         decoder = codecs.getincrementaldecoder("utf-8")()
         for number, piece in enumerate(pieces(descriptor, path)):
             if number == 0 and (picture := picture_of(piece)) is not None:
@@ -304,9 +312,9 @@ class Excerpt:
 # ── Editing ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def edit(path: Path, roots: Roots, known: Identity | None, old: str, new: str) -> Identity:
+def edit(path: Path, access: FileAccess, known: Identity | None, old: str, new: str) -> Identity:
     """Replaces the only `old` there is. Returns what the file is then."""
-    with held(path, roots) as place:
+    with held(path, access, to_change=True) as place:
         with opened(place) as (descriptor, status):
             if known is None:
                 raise ToolError(f"{path} was not read in this conversation; read it first")

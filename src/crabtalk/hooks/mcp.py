@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from crabtalk.mcp import Known, Mcp, McpCallError, Picture, Progress
 from crabtalk.model import Image
 from crabtalk.model import Tool as Schema
-from crabtalk.runtime import Hook, ToolDispatch, ToolError, ToolOutput, ToolProgress
+from crabtalk.runtime import Access, Hook, ToolDispatch, ToolError, ToolOutput, ToolProgress
 from crabtalk.storage import Agent
 
 from .images import picture_of
@@ -80,6 +80,17 @@ class McpHook(Hook):
         await self._mcp.settled(agent.name)
 
     # ── Calls ───────────────────────────────────────────────────────────────────────────────
+
+    def tool_names(self, agent: Agent, name: str) -> tuple[str, ...]:
+        known = self._mcp.toolbox(agent, self._taken()).find(name)
+        return known.names if known is not None else (name,)
+
+    def tool_kind(self, name: str) -> str:
+        return "mcp"
+
+    def access(self, call: ToolDispatch) -> Access:
+        known = self._find(call)
+        return Access("mcp", known.full_name if known is not None else "")
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         known = self._find(call)

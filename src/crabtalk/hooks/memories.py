@@ -51,6 +51,7 @@ class Memories:
         self._opener = FileMemories(opener, flush=flush) if isinstance(opener, Path) else opener
         self._most = most
         self._held: OrderedDict[str, Held] = OrderedDict()  # by name, longest unused first
+        self._problems: dict[str, str] = {}  # of those that were damaged when last in use
 
     @asynccontextmanager
     async def of(self, agent: str, sender: str = "") -> AsyncIterator[Memory]:
@@ -73,6 +74,7 @@ class Memories:
         async with held.turning:
             if held.memory is None:
                 held.memory = await self._opener.open(name)
+                self._note_problem(name, held.memory)
                 return held.memory
             memory = held.memory
         # Outside, so that those who come while a database is slow wait side by side.
@@ -87,6 +89,21 @@ class Memories:
 
     async def close(self) -> None:
         await self._trim(0)
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence for each memory with damaged entries, of those that were used."""
+        for name in list(self._problems):
+            held = self._held.get(name)
+            if held is not None and held.memory is not None:
+                self._note_problem(name, held.memory)
+        return list(self._problems.values())
+
+    def _note_problem(self, name: str, memory: Memory) -> None:
+        if problem := memory.problem:
+            self._problems[name] = f"the memory {name}: {problem}"
+        else:
+            self._problems.pop(name, None)
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -110,6 +127,7 @@ class Memories:
         async with held.turning:
             memory, held.memory = held.memory, None
             if memory is not None:
+                self._note_problem(name, memory)
                 await asyncio.to_thread(memory.close)
                 if not held.users:
                     await asyncio.to_thread(memory.dissolve)
@@ -169,6 +187,16 @@ class FileMemories:
                 log.warning("%s remembers something already; %s stays as it is", new, source.name)
             else:
                 source.rename(target)
+                if suffix == ".crmem":
+                    self._move_sums(old, new)
+
+    def _move_sums(self, old: str, new: str) -> None:
+        """The checksums go where the snapshot goes, and those that were left there are replaced."""
+        source, target = (self._directory / f"{name}.crmem.sums" for name in (old, new))
+        if source.exists():
+            source.replace(target)
+        else:
+            target.unlink(missing_ok=True)
 
 
 def name_of(agent: str, sender: str = "") -> str:

@@ -52,6 +52,7 @@ class Remember(Tool):
     """Keep a note; replaces one of that name."""
 
     name: ClassVar[str] = "remember"
+    kind: ClassVar[str] = "memory-write"
 
     note: str = msgspec.field(name="name")
     content: str
@@ -70,6 +71,7 @@ class Forget(Tool):
     """Remove a note."""
 
     name: ClassVar[str] = "forget"
+    kind: ClassVar[str] = "memory-write"
 
     note: str = msgspec.field(name="name")
 
@@ -87,6 +89,7 @@ class Recall(Tool):
     """Search your memory."""
 
     name: ClassVar[str] = "recall"
+    kind: ClassVar[str] = "memory-read"
 
     query: str
     limit: Annotated[int | None, UNTOLD] = None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from crabtalk.policy import FileAccess
 from crabtalk.runtime import ToolError
 from crabtalk.storage import Agent, AgentError
 
@@ -61,6 +62,8 @@ class Place(msgspec.Struct, frozen=True):
 
     path: Path
     directory: int
+    # A second name of a file is refused: it may be the name of one outside of the roots.
+    is_single_name: bool = False
 
     @property
     def name(self) -> str:
@@ -76,7 +79,10 @@ class Place(msgspec.Struct, frozen=True):
         check_regular(self.path, self.status().st_mode)
         descriptor = os.open(self.name, LOOK, dir_fd=self.directory)
         try:
-            check_regular(self.path, os.fstat(descriptor).st_mode)
+            status = os.fstat(descriptor)
+            check_regular(self.path, status.st_mode)
+            if self.is_single_name:
+                check_single_name(self.path, status.st_nlink)
         except BaseException:
             os.close(descriptor)
             raise
@@ -117,27 +123,27 @@ class Place(msgspec.Struct, frozen=True):
                 os.close(descriptor)
 
 
-def resolve(path: str, cwd: Path, roots: Roots) -> Path:
-    """Where a path leads, links followed. Raises ToolError when that is outside the roots."""
+def resolve(path: str, cwd: Path, access: FileAccess, *, to_change: bool = False) -> Path:
+    """Where a path leads, links followed. Raises ToolError where the run may not go."""
     if not path or "\0" in path:
         raise ToolError("invalid arguments: path is empty or holds a NUL; give the path of a file")
     try:
         real = Path(os.path.realpath(cwd / path))
     except (OSError, ValueError) as error:
         raise ToolError(f"cannot use {path}: {error}; check the path") from None
-    check_within(real, roots, path)
+    check_access(real, access, path, to_change)
     return real
 
 
 @contextmanager
-def held(path: Path, roots: Roots) -> Iterator[Place]:
+def held(path: Path, access: FileAccess, *, to_change: bool = False) -> Iterator[Place]:
     """The place of a resolved path. What the file system refuses inside is a ToolError."""
     try:
         directory = os.open(path.parent, HOLD)
         try:
-            if roots:
-                check_within(where(directory, path.parent), roots, str(path))
-            yield Place(path, directory)
+            folder = where(directory, path.parent)
+            check_access(folder / path.name, access, str(path), to_change)
+            yield Place(path, directory, access.is_confined)
         finally:
             os.close(directory)
     except OSError as error:
@@ -156,11 +162,9 @@ def where(directory: int, path: Path) -> Path:
         return real
 
 
-def check_within(real: Path, roots: Roots, shown: str) -> None:
-    """Roots are resolved each time: a link that is one may lead elsewhere by now."""
-    if roots and not any(real.is_relative_to(os.path.realpath(root)) for root in roots):
-        allowed = ", ".join(map(str, roots))
-        raise ToolError(f"permission denied: {shown} is outside of {allowed}; stay inside")
+def check_access(real: Path, access: FileAccess, shown: str, to_change: bool) -> None:
+    if (sentence := access.find_refusal(real, shown, to_change=to_change)) is not None:
+        raise ToolError(sentence)
 
 
 def check_regular(path: Path, mode: int) -> None:
@@ -171,6 +175,14 @@ def check_regular(path: Path, mode: int) -> None:
     if stat.S_ISLNK(mode):
         raise ToolError(f"{path} is a link that leads to no file; name the file itself")
     raise ToolError(f"{path} is not a regular file but a device, pipe or socket; use bash for it")
+
+
+def check_single_name(path: Path, names: int) -> None:
+    if names > 1:
+        raise ToolError(
+            f"permission denied: {path} is a hard link, which may be a file outside of the folders "
+            "you may use; copy it instead"
+        )
 
 
 def take_after(descriptor: int, before: os.stat_result) -> None:

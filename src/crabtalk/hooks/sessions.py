@@ -4,6 +4,7 @@ How far an agent may look is in its file: a person's own conversations, all of t
 everybody's. What it asks for only narrows that down.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, ClassVar
 
@@ -50,6 +51,7 @@ class SearchSessions(Tool):
     """Search what was said before."""
 
     name: ClassVar[str] = "search_sessions"
+    kind: ClassVar[str] = "sessions"
 
     query: str
     limit: Annotated[int | None, UNTOLD] = None
@@ -72,8 +74,12 @@ class SearchSessions(Tool):
 class SessionsHook(ToolHook):
     tools: ClassVar[tuple[type[Tool], ...]] = (SearchSessions,)
 
-    def __init__(self, index: SessionIndex) -> None:
+    def __init__(
+        self, index: SessionIndex, is_owner: Callable[[str], bool] = lambda sender: True
+    ) -> None:
+        """Only the owner looks further than the sender's own conversations."""
         self.index = index
+        self._is_owner = is_owner
         self._settings: dict[str, Settings] = {}
 
     def on_build_agent(self, agent: Agent) -> Agent:
@@ -97,7 +103,10 @@ class SessionsHook(ToolHook):
 
     def scope(self, call: ToolDispatch, agent: str, sender: str) -> Scope:
         """What the call asks for, as far as it may. A delegated run is in its caller's place."""
-        match self._of(call.run.keeper).scope:
+        reach = self._of(call.run.keeper).scope
+        if not self._is_owner(call.run.origin):
+            reach = Reach.SENDER
+        match reach:
             case Reach.SENDER:
                 return Scope(agent or None, call.run.origin)
             case Reach.AGENT:

@@ -90,8 +90,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 async def run(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], seconds: float) -> Outcome:
-    """Gives it so many seconds. Raises ShellError if it cannot be started. When it returns, raises
-    or is cancelled, no process of the group is left."""
+    """Gives it so many seconds, and `env` as its whole environment. Raises ShellError if it cannot
+    be started. When it returns, raises or is cancelled, no process of the group is left."""
     if not await asyncio.to_thread(cwd.is_dir):
         raise ShellError(f"the working directory {cwd} is not there; make it, or choose another.")
     try:
@@ -151,7 +151,7 @@ class Group:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
-            env={**os.environ, **env},
+            env=dict(env),  # all of it: nothing of the daemon's own is inherited
             bufsize=0,
             start_new_session=True,
         )

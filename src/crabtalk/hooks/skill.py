@@ -44,6 +44,7 @@ class UseSkill(Tool):
     """Load a skill by name; with a part of it search, with nothing list all."""
 
     name: ClassVar[str] = "skill"
+    kind: ClassVar[str] = "conversation"
 
     skill: str = msgspec.field(name="name", default="")
 
@@ -181,6 +182,9 @@ class SkillHook(ToolHook):
     # ── What active skills allow ────────────────────────────────────────────────────────────
 
     def on_turn(self, run: Run, content: str) -> None:
+        # What a skill allows its run holds for the tasks that run delegates as well.
+        if run.parent is not None and (above := self._active.get(run.parent.run_id)):
+            self._active[run.id] = dict(above)
         # Only what preprocess made ends like this; nothing else is worth the digest.
         if content.endswith("</skill>") and (made := self._slashed.get(digest(content))):
             self._activate(run, *made)

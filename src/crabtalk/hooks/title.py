@@ -14,6 +14,7 @@ class SetTitle(Tool):
     """Name this conversation."""
 
     name: ClassVar[str] = "set_title"
+    kind: ClassVar[str] = "conversation"
     title: str
 
     async def run(self, call: ToolDispatch, hook: "TitleHook") -> str:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from crabtalk.model import Tool as Schema
-from crabtalk.runtime import Hook, ToolDispatch, ToolError, ToolOutput
+from crabtalk.runtime import Access, Hook, ToolDispatch, ToolError, ToolOutput
 
 from .schema import parameters
 
@@ -19,6 +19,9 @@ class Tool(msgspec.Struct):
     """Subclass it: the docstring is what the model reads, fields are parameters."""
 
     name: ClassVar[str] = ""
+    # What its calls touch (see crabtalk.policy.defaults), and the argument that says what exactly.
+    kind: ClassVar[str] = "other"
+    target: ClassVar[str] = ""
 
     async def run(self, call: ToolDispatch, hook: Any) -> str | ToolOutput:
         """Returns what the agent reads. Fails with ToolError."""
@@ -47,6 +50,19 @@ class ToolHook(Hook):
 
     def schema(self) -> list[Schema]:
         return [describe(tool) for tool in self.tools]
+
+    def tool_kind(self, name: str) -> str:
+        return next((tool.kind for tool in self.tools if tool.name == name), "other")
+
+    def access(self, call: ToolDispatch) -> Access:
+        """Arguments that do not parse touch nothing: the call fails before it does anything."""
+        tool = next((tool for tool in self.tools if tool.name == call.name), None)
+        if tool is None or not tool.target:
+            return Access(tool.kind if tool is not None else "other")
+        try:
+            return Access(tool.kind, str(getattr(tool.parse(call.arguments), tool.target)))
+        except ToolError:
+            return Access(tool.kind)
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         for tool in self.tools:

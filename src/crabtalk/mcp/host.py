@@ -15,6 +15,8 @@ from contextlib import suppress
 
 import msgspec
 
+from crabtalk.component.environment import hide_environment
+
 from .messages import (
     Call,
     Cancel,
@@ -101,7 +103,9 @@ async def run(descriptor: int) -> None:
 
 def main() -> None:
     die_with_parent()
-    # Were it to crash, the image would hold secrets of every server.
+    # Were it to crash, the image would hold secrets of every server; and one server must not read
+    # those of another in our memory.
+    hide_environment()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Whatever prints must not be taken for a message.
     descriptor = os.dup(1)

@@ -17,6 +17,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from crabtalk.component.environment import NETWORK, child_environment
+
 log = logging.getLogger(__name__)
 
 LONGEST_LINE = 16 * 1024 * 1024
@@ -61,7 +63,7 @@ class ServerProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **self._env},
+            env=child_environment(NETWORK, self._env),
             start_new_session=True,
             limit=PIECE,
         )

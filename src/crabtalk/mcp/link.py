@@ -15,6 +15,8 @@ from contextlib import suppress
 
 import msgspec
 
+from crabtalk.component.environment import INTERPRETER, NETWORK, child_environment
+
 from .messages import FrameError, FromHost, Open, Spawned, ToHost, encode, receive
 
 log = logging.getLogger(__name__)
@@ -119,6 +121,8 @@ class Link:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            # Neither the host nor a server of it has any use for the keys of model providers.
+            env=child_environment((*NETWORK, *INTERPRETER)),
             start_new_session=True,
             limit=READ_AHEAD,
         )

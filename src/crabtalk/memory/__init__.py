@@ -13,10 +13,12 @@ from .errors import (
     TreeError,
     UnknownEntryError,
 )
+from .files import verify_memory
 from .journal import Change, Drop, Put
 from .memory import Hit, Memory, Statistics
 from .ops import Add, Alias, Op, Remove, Rename, Update
 from .persistence import Journal, News, Position, Sizes
+from .sums import Damage, describe_damage
 from .table import Table
 from .tokens import tokens, words
 
@@ -29,6 +31,7 @@ __all__ = [
     "Alias",
     "BadFormatError",
     "Change",
+    "Damage",
     "Drop",
     "Entry",
     "Hit",
@@ -54,6 +57,8 @@ __all__ = [
     "UnknownEntryError",
     "Update",
     "crmem",
+    "describe_damage",
     "tokens",
+    "verify_memory",
     "words",
 ]

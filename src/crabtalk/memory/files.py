@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from . import crmem, snapshot
+from .entry import Entry
 from .errors import NameTakenError, StoreError
 from .journal import Base, Change, JournalFile
 from .persistence import News, Sizes
 from .recovery import Recovery, recover
+from .sums import Damage, describe_damage, encode_sums, snapshot_hash
 from .table import Table
 
 log = logging.getLogger(__name__)
@@ -24,10 +26,19 @@ JOURNAL_BYTES = 64 * 1024
 class Files:
     """A Journal that one process has for itself: there are never any news."""
 
-    def __init__(self, path: Path, journal: JournalFile, base: Base) -> None:
+    def __init__(
+        self,
+        path: Path,
+        journal: JournalFile,
+        base: Base,
+        snapshot_sum: str = "",
+        suspects: dict[int, Entry | None] | None = None,
+    ) -> None:
         self._path = path
         self._journal = journal
         self._base = base
+        self._snapshot_sum = snapshot_sum
+        self._suspects = suspects or {}
         self._folds = 0
 
     @classmethod
@@ -38,7 +49,7 @@ class Files:
             journal = JournalFile(snapshot.journal_of(path), flush=flush)
             try:
                 data, lines = snapshot.read_file(path), journal.read()
-                found = recover(data, lines)
+                found = recover(data, lines, snapshot.read_file(snapshot.sums_of(path)))
                 report(path, found)
                 if found.torn:
                     log.warning("%s ended in half a line, which is cut", journal.path.name)
@@ -47,11 +58,12 @@ class Files:
                 if found.journal_faults:
                     snapshot.set_aside(journal.path, lines, now())
                 snapshot.aside_of(path).unlink(missing_ok=True)
+                snapshot.aside_of(snapshot.sums_of(path)).unlink(missing_ok=True)
                 journal.cut(found.whole)
             except BaseException:
                 journal.close(remove=False)
                 raise
-        return cls(path, journal, found.base), found
+        return cls(path, journal, found.base, snapshot_hash(data), found.suspects), found
 
     def append(self, change: Change) -> News | None:
         self._journal.append([change], base=self._base)
@@ -61,7 +73,12 @@ class Files:
         return False
 
     def replace(self, table: Table) -> None:
-        self.fold(table)
+        suspects, self._suspects = self._suspects, {}
+        try:
+            self.fold(table)
+        except BaseException:
+            self._suspects = suspects
+            raise
 
     def settle(self, table: Table, *, last: bool = False) -> bool:
         """Nothing is lost when it cannot be folded: the journal only grows."""
@@ -101,14 +118,16 @@ class Files:
         leaves there, what follows the line that names it is what it lacks.
         """
         data = crmem.encode(table, table.next_id)
-        base = snapshot.identity(data)
+        base, snapshot_sum = snapshot.identity(data), snapshot_hash(data)
+        sums = encode_sums(table, snapshot_sum, self._snapshot_sum, self._suspects)
         aside = snapshot.write_aside(self._path, data)
         try:
             self._journal.append([base], base=self._base)
+            replace_sums(self._path, sums)
             aside.replace(self._path)
         finally:
             aside.unlink(missing_ok=True)
-        self._base = base
+        self._base, self._snapshot_sum = base, snapshot_sum
         self._folds += 1
         try:
             snapshot.flush_directory(self._path.parent)
@@ -121,9 +140,19 @@ class Files:
 def read(path: Path) -> Recovery:
     """As it is now, whoever writes it meanwhile."""
     with told(path):
-        found = recover(*snapshot.read_both(path))
+        found = recover(*snapshot.read_all(path))
     report(path, found)
     return found
+
+
+def verify_memory(path: Path) -> list[Damage]:
+    """What is wrong with a memory's files, whoever writes them meanwhile. Writes nothing and logs
+    nothing. Raises StoreError."""
+    with told(path):
+        found = recover(*snapshot.read_all(path))
+    faults = [Damage("unreadable", fault) for fault in found.snapshot_faults]
+    faults += [Damage("journal", f"its journal: {fault}") for fault in found.journal_faults]
+    return faults + found.damage
 
 
 def create(path: Path, data: bytes) -> None:
@@ -132,8 +161,22 @@ def create(path: Path, data: bytes) -> None:
         if any(os.path.lexists(file) for file in (path, snapshot.journal_of(path))):
             raise NameTakenError(f"{path.name} is there already; remove it first, or keep it")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        snapshot.write_aside(path, data).replace(path)
+        aside = snapshot.write_aside(path, data)
+        replace_sums(path, encode_sums(crmem.decode(data).entries, snapshot_hash(data)))
+        aside.replace(path)
         snapshot.flush_directory(path.parent)
+
+
+def replace_sums(path: Path, sums: bytes) -> None:
+    """The checksums of the snapshot that comes next. On disk when this returns: after a power cut
+    there is no snapshot that they do not know."""
+    target = snapshot.sums_of(path)
+    aside = snapshot.write_aside(target, sums)
+    try:
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
+    snapshot.flush_directory(path.parent)
 
 
 def report(path: Path, found: Recovery) -> None:
@@ -144,6 +187,8 @@ def report(path: Path, found: Recovery) -> None:
             "; ".join(found.snapshot_faults[:5]),
             len(found.entries),
         )
+    if found.damage:
+        log.error("%s", describe_damage(path.name, found.damage))
     for fault in found.journal_faults:
         log.error("the journal of %s is damaged: %s", path.name, fault)
 

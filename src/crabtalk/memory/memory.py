@@ -21,6 +21,8 @@ from .files import Clock, Files
 from .journal import Change, Put
 from .ops import Op
 from .persistence import Journal, News, Sizes
+from .recovery import Recovery
+from .sums import Damage, describe_damage
 from .table import Table, terms
 from .tokens import tokens
 
@@ -57,6 +59,7 @@ class Memory:
         *,
         now: Clock = time.time,
         sizes: Sizes | None = None,
+        found: Recovery | None = None,
     ) -> None:
         self.path = path
         self._journal = journal
@@ -67,6 +70,8 @@ class Memory:
         # Held while RAM is read or changed, never while anything is written.
         self._state = threading.Lock()
         self._table = Table(entries, next_id)
+        self._damage = found.damage if found is not None else []
+        self._suspects = found.suspects if found is not None else {}
 
     @classmethod
     def open(
@@ -80,7 +85,8 @@ class Memory:
         path = Path(path)
         journal, found = Files.open(path, flush=flush, now=now)
         try:
-            memory = cls(path, found.entries.values(), found.next_id, journal, now=now)
+            entries = found.entries.values()
+            memory = cls(path, entries, found.next_id, journal, now=now, found=found)
             if found.snapshot_faults or found.journal_faults:
                 journal.mend(memory._table)
         except BaseException:
@@ -94,7 +100,8 @@ class Memory:
         path = Path(path)
         found = files.read(path)
         sizes = Sizes(found.base.size)
-        return cls(path, found.entries.values(), found.next_id, None, sizes=sizes)
+        entries = found.entries.values()
+        return cls(path, entries, found.next_id, None, sizes=sizes, found=found)
 
     @staticmethod
     def create(path: str | os.PathLike[str], data: bytes) -> None:
@@ -129,6 +136,26 @@ class Memory:
                 self._table.index.terms,
                 *(self._journal.sizes() if self._journal is not None else self._sizes),
             )
+
+    def damage(self) -> list[Damage]:
+        """What was found on opening that differs from the checksums. An entry that was written
+        again since is fine, and a new snapshot has a new header and new checksums."""
+        is_folded = self._journal is not None and self._journal.sizes().folds > 0
+        with self._state:
+            return [
+                one
+                for one in self._damage
+                if (
+                    self._table.find(one.id) == self._suspects.get(one.id)
+                    if one.id is not None
+                    else not is_folded
+                )
+            ]
+
+    @property
+    def problem(self) -> str:
+        """A sentence about damaged entries, and what to do; empty when nothing is wrong."""
+        return describe_damage(self.path.name, self.damage())
 
     def encode(self) -> bytes:
         """All of it, as a CRMEM file has it."""
@@ -202,6 +229,7 @@ class Memory:
             table = Table(fresh, len(fresh) + 1)
             journal.replace(table)
             self._exchange_all(table)
+            self._damage = []
 
     def __enter__(self) -> Self:
         return self

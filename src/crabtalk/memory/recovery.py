@@ -11,6 +11,7 @@ from . import crmem, journal
 from .entry import Entry
 from .journal import Base, Change, Drop
 from .snapshot import identity
+from .sums import Damage, check_snapshot
 
 
 @dataclass(slots=True)
@@ -26,9 +27,12 @@ class Recovery:
     is_exchanged: bool = False
     snapshot_faults: list[str] = field(default_factory=list)
     journal_faults: list[str] = field(default_factory=list)
+    # What differs from the checksums, and the entries that are not to be trusted therefore.
+    damage: list[Damage] = field(default_factory=list)
+    suspects: dict[int, Entry | None] = field(default_factory=dict)
 
 
-def recover(snapshot: bytes, lines: bytes) -> Recovery:
+def recover(snapshot: bytes, lines: bytes, sums: bytes = b"") -> Recovery:
     contents = crmem.salvage(snapshot) if snapshot else crmem.Contents()
     found = journal.read(lines)
     base = identity(snapshot)
@@ -46,7 +50,17 @@ def recover(snapshot: bytes, lines: bytes) -> Recovery:
         snapshot_faults=contents.faults,
         journal_faults=faults,
     )
+    verdict = check_snapshot(snapshot, contents.entries, sums)
     replay(recovery, changes)
+    # Entries that were written again since the snapshot are fine.
+    recovery.suspects = {
+        number: entry
+        for number, entry in verdict.suspects.items()
+        if recovery.entries.get(number) == entry
+    }
+    recovery.damage = [
+        one for one in verdict.damage if one.id is None or one.id in recovery.suspects
+    ]
     return recovery
 
 

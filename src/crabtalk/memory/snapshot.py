@@ -27,18 +27,23 @@ def read_file(path: Path) -> bytes:
         return reader.read()
 
 
-def read_both(path: Path) -> tuple[bytes, bytes]:
-    """Snapshot and journal of one moment, while somebody may be writing them. A writer replaces the
-    snapshot before it empties the journal: while the one stays, so does the other."""
+def read_all(path: Path) -> tuple[bytes, bytes, bytes]:
+    """Snapshot, journal and checksums of one moment, while somebody may be writing them. A writer
+    replaces the snapshot before it empties the journal, and after it replaced the checksums, which
+    fit the snapshot before as well: while the snapshot stays, so do the others."""
     for _ in range(READS):
-        data, lines = read_file(path), read_file(journal_of(path))
+        data, lines, sums = read_file(path), read_file(journal_of(path)), read_file(sums_of(path))
         if read_file(path) == data:
             break
-    return data, lines
+    return data, lines, sums
 
 
 def journal_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.journal")
+
+
+def sums_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sums")
 
 
 def write_aside(path: Path, data: bytes) -> Path:

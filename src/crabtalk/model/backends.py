@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from .http import HttpClient, Timeouts
 from .provider import Dialect, HttpProvider, Provider, Retry
+from .redaction import find_url_secrets
 from .settings import ProviderSettings, SettingsError, resolve
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ def build(
     settings = resolve(settings, environ)
     if settings.kind == "local":
         return local(settings, http, models_directory)
+    spoken = dialect(settings, environ)
     return HttpProvider(
-        dialect(settings, environ),
+        spoken,
         http,
         timeouts=Timeouts(
             connect=settings.connect_timeout,
@@ -32,7 +34,19 @@ def build(
             between=settings.timeout,
         ),
         retry=Retry(max_retries=settings.max_retries),
+        secrets=list_secrets(settings, spoken),
     )
+
+
+def list_secrets(settings: ProviderSettings, spoken: Dialect) -> list[str]:
+    """What is sent in confidence, by settings whose variables are filled in."""
+    found = [settings.api_key, *find_url_secrets(settings.base_url)]
+    if settings.kind == "bedrock":
+        from .bedrock import BedrockDialect
+
+        if isinstance(spoken, BedrockDialect):
+            found += spoken.secrets
+    return found
 
 
 def dialect(settings: ProviderSettings, environ: Mapping[str, str]) -> Dialect:

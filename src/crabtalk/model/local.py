@@ -19,6 +19,8 @@ from typing import Any
 
 import msgspec
 
+from crabtalk.component.environment import child_environment
+
 from .download import COMMAND
 from .errors import ApiError, ErrorKind
 from .http import HttpClient, Timeouts
@@ -47,8 +49,6 @@ TAIL = 4096
 MAX_SYSTEM = 1200  # characters, about 300 tokens
 # What the runtime's x86_64 build uses without asking whether it is there.
 INSTRUCTIONS = ("avx2", "bmi2", "f16c", "fma")
-# All the child gets of the environment: keys of other vendors are none of its business.
-ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 INSTEAD = "use an API key or a local server instead (crabtalkd setup)"
 SHUT_DOWN = "the local model has been shut down"
 # Instead of the server's own sentence, which asks for a setting that nobody here has.
@@ -263,7 +263,7 @@ class Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            env=child_environment(("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")),
             start_new_session=True,
         )
         return cls(process)

@@ -5,7 +5,7 @@ driver here owns time-outs, retries and connections, once for every vendor.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from .assembler import Assembler
 from .errors import ApiError, ErrorKind
 from .http import Call, HttpClient, Reply, Timeouts
 from .messages import Chunk, ModelInfo, Request, Response, Value
+from .redaction import Redactor
 
 # The vendor asks to wait longer than this: better to say so than to sit and wait.
 MAX_RETRY_AFTER = 30.0
@@ -118,7 +119,10 @@ def last_words(decoder: Decoder, is_complete: bool, failure: ApiError | None = N
 
 
 class HttpProvider:
-    """A Provider over HTTP: one dialect, one shared client."""
+    """A Provider over HTTP: one dialect, one shared client.
+
+    `secrets` are sent to the server and never shown of what it answers.
+    """
 
     def __init__(
         self,
@@ -127,15 +131,22 @@ class HttpProvider:
         *,
         timeouts: Timeouts | None = None,
         retry: Retry | None = None,
+        secrets: Sequence[str] = (),
     ) -> None:
         self.dialect = dialect
         self._http = http
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or Retry()
+        self._redactor = Redactor(secrets)
 
     @property
     def name(self) -> str:
         return self.dialect.name
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no log may show: keys, with variables filled in."""
+        return self._redactor.secrets
 
     async def complete(self, request: Request) -> Response:
         """Nobody has seen a chunk before the last one, so the whole of it can be tried again."""
@@ -149,6 +160,7 @@ class HttpProvider:
                         assembler.add(chunk)
                 return assembler.response(request.model)
             except ApiError as error:
+                self._redactor.redact_error(error)
                 if not self._relaxed(error, request, call):
                     attempt = await self._again(error, attempt)
 
@@ -165,6 +177,7 @@ class HttpProvider:
                         yield chunk
                 return
             except ApiError as error:
+                self._redactor.redact_error(error)
                 if seen:
                     error.provider = error.provider or self.name
                     raise
@@ -182,6 +195,7 @@ class HttpProvider:
                     raise self.dialect.error(status, headers, body)
                 return self.dialect.read_models(body)
             except ApiError as error:
+                self._redactor.redact_error(error)
                 attempt = await self._again(error, attempt)
 
     def context_limit(self, model: str) -> int | None:
@@ -191,6 +205,7 @@ class HttpProvider:
         """Nothing of its own: the connections are the shared client's."""
 
     async def _attempt(self, request: Request, call: Call) -> AsyncGenerator[Chunk, None]:
+        redactor = self._redactor.open_stream()
         async with self._http.open(call, self._timeouts) as reply:
             if reply.status != 200:
                 raise self.dialect.error(reply.status, reply.headers, await reply.read())
@@ -204,21 +219,26 @@ class HttpProvider:
                     raise self.dialect.error(reply.status, reply.headers, piece)
             while piece:
                 chunks = decoder.feed(piece)
-                for chunk in chunks:
+                for chunk in redactor.redact(chunks) if redactor else chunks:
                     is_complete = is_complete or chunk.finish != ""
                     yield chunk
                 if decoder.is_over:
                     await reply.finish()
-                    return
+                    break
                 if chunks:
                     reply.extend()
                 try:
                     piece = await reply.piece()
                 except ApiError as error:
-                    for chunk in last_words(decoder, is_complete, error):
+                    chunks = last_words(decoder, is_complete, error)
+                    for chunk in redactor.redact(chunks) if redactor else chunks:
                         yield chunk
-                    return
-            for chunk in last_words(decoder, is_complete):
+                    break
+            else:
+                chunks = last_words(decoder, is_complete)
+                for chunk in redactor.redact(chunks) if redactor else chunks:
+                    yield chunk
+            for chunk in redactor.end() if redactor else ():
                 yield chunk
 
     def _must_stream(self, reply: Reply) -> None:

@@ -17,7 +17,7 @@ from .discovery import LOCAL, SERVERS, LocalServer, discover, preferred
 from .errors import TRANSIENT, ApiError, ErrorKind
 from .http import HttpClient
 from .messages import Chunk, ModelInfo, Request, Response
-from .provider import Provider
+from .provider import HttpProvider, Provider
 from .settings import (
     ProviderSettings,
     SettingsError,
@@ -133,6 +133,17 @@ class Registry:
     @property
     def entries(self) -> list[Entry]:
         return list(self._entries.values())
+
+    @property
+    def secrets(self) -> list[str]:
+        """What providers send in confidence, with variables filled in."""
+        providers = [entry.provider for entry in self.entries]
+        return [
+            secret
+            for provider in providers
+            if isinstance(provider, HttpProvider)
+            for secret in provider.secrets
+        ]
 
     @property
     def http(self) -> HttpClient:

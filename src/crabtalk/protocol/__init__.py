@@ -29,6 +29,7 @@ from .frames import (
 )
 from .parts import LARGE_FRAME, read_parts
 from .routes import ROUTES, Route, Shape
+from .sender_folders import sender_folder
 from .server import Reply, Server
 
 # Raised when a client could not work with an older server in a way `features` cannot express.
@@ -61,5 +62,6 @@ __all__ = [
     "encode_reply",
     "error_message",
     "read_parts",
+    "sender_folder",
     "wire",
 ]

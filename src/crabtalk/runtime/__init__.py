@@ -13,6 +13,7 @@ from .errors import (
     UnknownToolError,
 )
 from .events import (
+    Approval,
     AskOption,
     AskQuestion,
     AskUser,
@@ -36,14 +37,17 @@ from .events import (
     ToolStart,
     UserSteered,
 )
-from .hook import Env, Hook, ToolDispatch, ToolError, ToolOutput
+from .hook import Access, Env, Hook, ToolDispatch, ToolError, ToolOutput
 from .limits import Limits, require_whole
 from .run import Parent, Run
+from .run_tree import RunTree, TreeLimitError
 from .runtime import DEFAULT_SENDER, Runtime
 from .search import Scope, SessionHit, SessionIndex, WindowItem
 
 __all__ = [
     "DEFAULT_SENDER",
+    "Access",
+    "Approval",
     "AskOption",
     "AskQuestion",
     "AskUser",
@@ -63,6 +67,7 @@ __all__ = [
     "Parent",
     "Refused",
     "Run",
+    "RunTree",
     "Runtime",
     "RuntimeRefusalError",
     "Scope",
@@ -83,6 +88,7 @@ __all__ = [
     "ToolResult",
     "ToolStart",
     "ToolsComplete",
+    "TreeLimitError",
     "UnknownAgentError",
     "UnknownConversationError",
     "UnknownToolError",

@@ -86,9 +86,21 @@ class Conversation:
         return Place(self.line.join(first=first), self._storage.claim(self.pair, run, first=first))
 
     @asynccontextmanager
-    async def turn(self, place: Place) -> AsyncIterator[None]:
-        """Waits for one's turn, and has it. Raises StorageError."""
+    async def turn(
+        self, place: Place, before_waiting: Callable[[], Awaitable[None]] | None = None
+    ) -> AsyncIterator[None]:
+        """Waits for one's turn, and has it. Raises StorageError.
+
+        `before_waiting` is called first when the turn is somebody else's now; when it raises, the
+        place is given up.
+        """
         try:
+            try:
+                if before_waiting is not None and not await is_free(place):
+                    await before_waiting()
+            except BaseException:
+                self.line.give_up(place.here)
+                raise
             await self.line.reach(place.here)
             try:
                 if place.claim is None:
@@ -129,17 +141,25 @@ class Conversation:
         messages: Sequence[Message] = (),
         events: Sequence[EventRecord] = (),
         *,
+        run: Run | None = None,
+        steers: Sequence[int] = (),
         snapshot: bool = False,
     ) -> None:
         """Keeps them, then has them in the history. Raises StorageError, and then has neither.
 
-        Cancelled meanwhile, it is carried out first. `snapshot` adds the meta as it is then, so
-        that a listing finds it at the end of the log.
+        Cancelled meanwhile, it is carried out first. `run` is the one they belong to, `steers` the
+        numbers of the messages that steer it. `snapshot` adds the meta as it is then, so that a listing finds it at the
+        end of the log.
         """
-        await to_the_end(self._append(messages, events, snapshot))
+        await to_the_end(self._append(messages, events, run, steers, snapshot))
 
     async def _append(
-        self, messages: Sequence[Message], events: Sequence[EventRecord], snapshot: bool
+        self,
+        messages: Sequence[Message],
+        events: Sequence[EventRecord],
+        run: Run | None,
+        steers: Sequence[int],
+        snapshot: bool,
     ) -> None:
         async with self._writing:
             at = self._clock.now()
@@ -147,14 +167,19 @@ class Conversation:
             if not self.exists and not meta.created_at:
                 meta = msgspec.structs.replace(meta, created_at=at)
             records: list[Record] = [] if self.exists else [meta.snapshot()]
-            for number, message in enumerate(messages, meta.message_count):
-                records.append(MessageRecord(number, at, message))
+            said = list(zip(messages, steers or (0,) * len(messages), strict=True))
+            for number, (message, steer) in enumerate(said, meta.message_count):
+                of = run.id if run is not None else ""
+                records.append(MessageRecord(number, at, message, run=of, steer=steer))
             records += events
             for record in records:
                 meta = meta.patched(record)
             if snapshot:
                 records.append(meta.snapshot())
             await self._keep(records)
+            for message, steer in said:
+                if message.role == "user" and run is not None:
+                    run.accepted.pop(steer, None)
             self.exists = True
             self.meta = meta
             self.history += messages
@@ -164,10 +189,16 @@ class Conversation:
         """Raises StorageError. Cancelled meanwhile, it is carried out first."""
         await to_the_end(self._patch(MetaRecord(title=title)))
 
-    async def approve(self, tool: str) -> None:
-        """No call of it needs a person's yes here from now on. Raises StorageError."""
-        if tool not in self.meta.approved:
-            await to_the_end(self._patch(MetaRecord(approved=(*self.meta.approved, tool))))
+    async def approve(self, rule: str) -> None:
+        """Calls that match it need no person's yes here from now on. Raises StorageError."""
+        if rule not in self.meta.approved:
+            await to_the_end(self._patch(MetaRecord(approved=(*self.meta.approved, rule))))
+
+    async def set_mode(self, mode: str) -> None:
+        """Raises StorageError. Cancelled meanwhile, it is carried out first."""
+        if not self.exists:
+            await self.append()
+        await to_the_end(self._patch(MetaRecord(mode=mode)))
 
     async def _patch(self, record: MetaRecord) -> None:
         async with self._writing:
@@ -223,6 +254,11 @@ class Conversation:
             raise
         if self._kept is not None:
             self._kept(self.pair, records)
+
+
+async def is_free(place: Place) -> bool:
+    """Whether the turn has come without waiting for another one's end."""
+    return place.here.done() and (place.claim is None or await place.claim.is_free())
 
 
 async def to_the_end(work: Awaitable[T]) -> T:

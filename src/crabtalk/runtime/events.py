@@ -5,6 +5,8 @@ A run is `Started`, any number of steps, `Done`. Segments (text, thinking) never
 
 from enum import Enum
 
+import msgspec
+
 from crabtalk.model.messages import Image, ToolCall, Usage, Value
 from crabtalk.storage import Archive
 
@@ -23,6 +25,7 @@ class Started(Value, frozen=True):
 
     agent: str  # who will speak
     run_id: str = ""
+    mode: str = ""  # the permission mode it has
 
 
 class Heard(Value, frozen=True):
@@ -81,6 +84,21 @@ class AskOption(Value, frozen=True):
     description: str = ""
 
 
+class Approval(Value, frozen=True):
+    """A call that waits for a person's yes, and all there is to know about it."""
+
+    agent: str
+    tool: str
+    call: str  # the whole call as a person reads it
+    cwd: str
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    always: str = ""  # what "Always" would allow, in words; empty: it is not offered
+    digest: str = ""
+    requested_by: str = ""
+    for_owner: bool = False
+    reason: str = ""
+
+
 class AskQuestion(Value, frozen=True):
     """A question for a person. Any text is an answer, whatever the options."""
 
@@ -88,6 +106,7 @@ class AskQuestion(Value, frozen=True):
     header: str = ""  # a word or two
     options: tuple[AskOption, ...] = ()
     multi_select: bool = False
+    approval: Approval | None = None
 
 
 class AskUser(Value, frozen=True):
@@ -95,6 +114,7 @@ class AskUser(Value, frozen=True):
 
     ask_id: str
     questions: tuple[AskQuestion, ...]
+    for_owner: bool = False  # only the owner may answer
 
 
 class Refused(Value, frozen=True):

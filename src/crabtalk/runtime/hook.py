@@ -41,6 +41,13 @@ class ToolDispatch(msgspec.Struct, frozen=True):
     cwd: Path
 
 
+class Access(msgspec.Struct, frozen=True):
+    """What a call would touch, for whoever judges it: a kind, and a path, command or name."""
+
+    kind: str = "other"
+    target: str = ""
+
+
 class Hook:
     """What a subsystem adds to agents (RFC 0075)."""
 
@@ -83,9 +90,21 @@ class Hook:
         """Which of its tools the agent may call, and a line for its prompt about that."""
         return [tool.name for tool in self.schema()], None
 
-    def ask(self, calls: Sequence[ToolDispatch]) -> AskUser | None:
-        """What a person has to answer before these calls of one step can finish."""
-        return None
+    async def ask(self, calls: Sequence[ToolDispatch]) -> list[AskUser]:
+        """What people have to answer before these calls of one step can finish."""
+        return []
+
+    def tool_names(self, agent: Agent, name: str) -> tuple[str, ...]:
+        """All names that a file may use for one of its tools."""
+        return (name,)
+
+    def tool_kind(self, name: str) -> str:
+        """What calls of one of its tools touch, as `access` says it."""
+        return "other"
+
+    def access(self, call: ToolDispatch) -> Access:
+        """What a call of one of its tools would touch."""
+        return Access()
 
     def names_of(self, call: ToolDispatch) -> tuple[str, ...]:
         """What the tool of a call is called, the name that means no other first; nothing when it
@@ -112,6 +131,10 @@ class Env:
 
     def on_event(self, run: "Run", event: Event) -> None:
         self.hook.on_event(run, event)
+
+    def working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
+        """Where a run works that was asked to work in `cwd`."""
+        return cwd
 
     async def instructions(self, cwd: Path) -> str:
         """What people wrote down for agents that work in a directory."""

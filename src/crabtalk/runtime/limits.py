@@ -22,6 +22,10 @@ class Limits:
     steers: int = 64
     # Calls of one step that are carried out; the rest are answered with an error.
     tool_calls: int = 64
+    # Of one turn and all it delegates: runs, requests to models, tokens as models count them.
+    tree_runs: int = 64
+    tree_model_calls: int = 1000
+    tree_tokens: int = 20_000_000
     # Bytes of one tool's output that reach the model, the client and the log.
     tool_output: int = 64 * 1024
 

@@ -34,11 +34,15 @@ class Line:
         try:
             await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
-                self.leave()
-            elif place in self._waiting:
-                self._waiting.remove(place)
+            self.give_up(place)
             raise
+
+    def give_up(self, place: asyncio.Future[None]) -> None:
+        """Leaves a place that will not be reached; nobody behind it waits for it."""
+        if place.done() and not place.cancelled():
+            self.leave()
+        elif place in self._waiting:
+            self._waiting.remove(place)
 
     def leave(self) -> None:
         """One's turn is over."""

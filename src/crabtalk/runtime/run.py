@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.storage import Pair
+from crabtalk.storage import Accepted, Agent, Pair
 
-from .events import Done, Event, StopReason, ToolProgress
+from .events import Done, Event, Started, StopReason, ToolProgress
 from .hook import Env
 from .outlet import Outlet
+from .run_tree import RunTree
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,17 @@ class Parent(msgspec.Struct, frozen=True):
     keeper: str = ""  # of an agent made for the task: the agent whose memory it uses
     depth: int = 1  # runs above
     task: int = 0  # which of the call's tasks
+    # The agents of the runs above, as they were written, the first caller first. Whatever confines
+    # one of them confines this run too.
+    lineage: tuple[Agent, ...] = ()
+    tree: RunTree | None = None
+
+
+class Steer(msgspec.Struct, frozen=True):
+    """A steering message that is kept and waits to be read."""
+
+    number: int  # counted from 1 within its run
+    text: str
 
 
 class Run:
@@ -36,7 +48,11 @@ class Run:
 
     __slots__ = (
         "_env",
+        "_origin",
+        "accepted",
+        "accepting",
         "accepts_steers",
+        "attended",
         "chain",
         "cwd",
         "detached",
@@ -44,15 +60,23 @@ class Run:
         "held",
         "id",
         "is_guest",
+        "is_started",
         "killed",
+        "mode",
+        "number",
         "outlet",
         "pair",
         "parent",
+        "receipts",
         "said",
         "speaker",
+        "steer_count",
+        "steering",
         "steers",
         "stopping",
         "task",
+        "tree",
+        "unattended",
     )
 
     def __init__(
@@ -66,6 +90,7 @@ class Run:
         cwd: Path,
         is_guest: bool = False,
         parent: Parent | None = None,
+        origin: str = "",
     ) -> None:
         self.id = run_id
         self.pair = pair
@@ -73,8 +98,21 @@ class Run:
         self.cwd = cwd
         self.is_guest = is_guest
         self.parent = parent
+        self.tree = parent.tree if parent is not None and parent.tree is not None else RunTree(self)
+        self._origin = (parent.origin if parent is not None else "") or origin or pair.sender
+        self.mode = ""  # the permission mode asked for with this turn; empty: the conversation's
+        self.attended = True  # whoever started it sees what it asks
+        self.unattended = False  # and said that nobody will answer
+        # What people decided about its calls, for the log: (event, data).
+        self.receipts: list[tuple[str, dict[str, Any]]] = []
         self.outlet = Outlet(bound)
-        self.steers: deque[str] = deque()
+        self.number = 0  # order of acceptance among all runs and steers of this process
+        self.steers: deque[Steer] = deque()
+        self.steer_count = 0  # steering messages it was given, also those that could not be kept
+        self.accepting: set[asyncio.Task[None]] = set()  # steering messages being kept
+        self.steering = asyncio.Lock()  # they are kept one after the other, in order
+        self.accepted: dict[int, Accepted] = {}  # kept, and not in the log yet; 0 is the turn's own
+        self.is_started = False
         self.said = ""  # what it answers, in the words it was said in
         self.accepts_steers = True
         self.detached = False
@@ -88,13 +126,29 @@ class Run:
 
     @property
     def origin(self) -> str:
-        """In whose name it acts: its sender, or for a delegated run that of its first ancestor."""
-        return (self.parent.origin if self.parent is not None else "") or self.pair.sender
+        """The sender in whose name it acts. Set where the first run begins, and inherited."""
+        return self._origin
+
+    @property
+    def lineage(self) -> tuple[Agent, ...]:
+        """The agents of the runs above it, the first caller first."""
+        return self.parent.lineage if self.parent is not None else ()
 
     @property
     def keeper(self) -> str:
         """Whose memory it uses: its agent's, or for one made for a task that of who made it."""
         return (self.parent.keeper if self.parent is not None else "") or self.pair.agent
+
+    def announce(self) -> None:
+        """Emits Started, once. What it answers must be kept by then."""
+        if not self.is_started:
+            self.is_started = True
+            self.emit(Started(self.speaker, self.id))
+
+    async def wait_for_steers(self) -> None:
+        """Until every steering message that is being kept is kept, or failed."""
+        while self.accepting:
+            await asyncio.wait(self.accepting)
 
     def emit(self, event: Event) -> None:
         # How far something is matters now or never: a reader that is behind does without.

@@ -34,12 +34,17 @@ class Runs:
         return iter(list(self._runs))
 
     def new(
-        self, pair: Pair, guest: str = "", cwd: Path | None = None, parent: Parent | None = None
+        self,
+        pair: Pair,
+        guest: str = "",
+        cwd: Path | None = None,
+        parent: Parent | None = None,
+        origin: str = "",
     ) -> Run:
-        """One that has not begun; it counts from `own` on. Raises BusyError."""
+        """One that has not begun; it counts from `own` on. Raises BusyError and TreeLimitError."""
         if len(self._runs) >= self._limits().runs:
             raise BusyError(f"{len(self._runs)} turns are running or waiting; try again later")
-        return Run(
+        run = Run(
             self._clock.new_id(),
             pair,
             guest or pair.agent,
@@ -48,7 +53,10 @@ class Runs:
             cwd=cwd or self._env.cwd,
             is_guest=bool(guest),
             parent=parent,
+            origin=origin,
         )
+        run.tree.add_run(self._limits())
+        return run
 
     def hold(self, run: Run, text: str) -> None:
         """Takes note of a text that stays in memory as long as its run. Raises BusyError."""
@@ -62,12 +70,14 @@ class Runs:
         self._held -= run.held
         run.held = 0
 
-    def steer(self, run: Run, text: str) -> None:
-        """Has it read at the run's next step. Raises BusyError."""
-        if len(run.steers) >= self._limits().steers:
-            raise BusyError(f"{len(run.steers)} steering messages wait to be read; try again later")
+    def hold_steer(self, run: Run, text: str) -> int:
+        """Makes room for a steering message and returns its number. Raises BusyError."""
+        waiting = len(run.steers) + len(run.accepting)
+        if waiting >= self._limits().steers:
+            raise BusyError(f"{waiting} steering messages wait to be read; try again later")
         self.hold(run, text)
-        run.steers.append(text)
+        run.steer_count += 1
+        return run.steer_count
 
     def own(self, run: Run, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begins it. The run's task is the runtime's, whoever asked for it."""
@@ -83,6 +93,18 @@ class Runs:
         self._runs.add(run)
         task.add_done_callback(over)
         return task
+
+    def below(self, pair: Pair) -> list[Run]:
+        """Those that came of a turn of this conversation, at any depth, background included."""
+        found: list[Run] = []
+        above = {run.id for run in self._runs if run.pair == pair}
+        for run in sorted(self._runs, key=lambda run: run.parent.depth if run.parent else 0):
+            if run.parent is None:
+                continue
+            if run.parent.run_id in above or run.tree.root.pair == pair:
+                above.add(run.id)
+                found.append(run)
+        return found
 
     async def over(self) -> None:
         """Until all that are here now are. Cancelled, they go on."""

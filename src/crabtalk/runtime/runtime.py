@@ -5,6 +5,7 @@ Storage, Provider and Env, and all but the first two have defaults.
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
@@ -12,7 +13,15 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from crabtalk.model import ApiError, Provider
-from crabtalk.storage import Agent, Archive, Pair, Storage, StorageError, StorageUnavailableError
+from crabtalk.storage import (
+    Accepted,
+    Agent,
+    Archive,
+    Pair,
+    Storage,
+    StorageError,
+    StorageUnavailableError,
+)
 
 from .agents import Agents
 from .backend import Backend
@@ -27,11 +36,11 @@ from .errors import (
     UnknownToolError,
     no_conversation,
 )
-from .events import Compacted, Done, Event, Started, StopReason
+from .events import Compacted, Done, Event, StopReason
 from .folding import Summarising, folded
 from .hook import Env
 from .limits import Limits
-from .run import Parent, Run
+from .run import Parent, Run, Steer
 from .runs import Runs
 from .search import SessionIndex
 from .turn import Turn
@@ -55,6 +64,10 @@ class TurnOptions(TypedDict, total=False):
     verbatim: bool  # the content is not looked through for commands
     detached: bool  # the run goes on when its listener leaves
     chain: int  # events that led to it, one after another
+    origin: str  # the sender in whose name it acts, if that is another
+    mode: str  # the permission mode of this turn; empty: the conversation's
+    attended: bool  # whoever starts it sees what it asks (the default)
+    unattended: bool  # nobody will answer what it asks
 
 
 class Runtime:
@@ -79,6 +92,8 @@ class Runtime:
         self._runs = Runs(self.env, lambda: self.limits, self.clock)
         self._backend = Backend(provider)
         self._retiring: set[asyncio.Task[None]] = set()
+        self._recovering: dict[asyncio.Task[None], Pair] = {}
+        self._numbers = itertools.count(1)  # order of acceptance
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
@@ -136,6 +151,9 @@ class Runtime:
     def start(self, agent: str, content: str, **options: Unpack[TurnOptions]) -> Run:
         """Begins a turn, at once: turns of a conversation run in the order of these calls.
 
+        Its Started comes when the content is kept: in the log, or while the turn waits for an
+        earlier one, as an accepted text. Of one that cannot be kept there is only the Done.
+
         Raises UnknownAgentError, UnknownToolError and BusyError; everything later is in the run's
         Done.
         """
@@ -150,7 +168,12 @@ class Runtime:
             options.get("guest", ""),
             options.get("cwd"),
             options.get("parent"),
+            options.get("origin", ""),
         )
+        run.cwd = self.env.working_directory(primary, run.origin, run.cwd)
+        run.mode = options.get("mode", "")
+        run.attended = options.get("attended", True)
+        run.unattended = options.get("unattended", False)
         run.detached = options.get("detached", False)
         run.chain = options.get("chain", 0)
         run.said = content
@@ -165,7 +188,7 @@ class Runtime:
             raise
         conversation = self.conversations.get(run.pair)
         place = conversation.join(run.id)
-        run.emit(Started(run.speaker, run.id))
+        run.number = next(self._numbers)
         self._runs.own(run, self._turn(run, conversation, place, primary, content, choice))
         return run
 
@@ -196,8 +219,14 @@ class Runtime:
     ) -> None:
         """The whole life of a run: its place in the line, the turn, the end."""
         done = Done(run.speaker, StopReason.CANCELLED)
+        is_taken_back = True  # what was accepted, unless it had its turn
+
+        async def accept() -> None:
+            await to_the_end(self._accept_turn(run, conversation, content))
+
         try:
-            async with conversation.turn(place):
+            async with conversation.turn(place, accept):
+                is_taken_back = False
                 conversation.run = run
                 try:
                     done = await self._carry_out(run, conversation, primary, content, choice)
@@ -205,18 +234,69 @@ class Runtime:
                     conversation.run = None
         except asyncio.CancelledError:
             uncancel()
-        except (ApiError, StorageError, UnknownAgentError) as error:
+        except UnknownAgentError as error:
+            # A guest that nobody knows. Nothing of its turn is kept, and the client hears why.
+            is_taken_back = True
+            run.announce()
+            done = Done(run.speaker, StopReason.ERROR, error=str(error))
+        except (ApiError, StorageError) as error:
+            is_taken_back = False
             is_passing = isinstance(error, StorageUnavailableError)
             done = Done(run.speaker, StopReason.ERROR, error=str(error), is_passing=is_passing)
         except Exception as error:
+            is_taken_back = False
             log.exception("run %s failed", run.id)
             sentence = f"internal error ({type(error).__name__}); the daemon's log has the details"
             done = Done(run.speaker, StopReason.ERROR, error=sentence)
         run.accepts_steers = False
+        try:
+            await to_the_end(self._settle(run, is_taken_back=is_taken_back))
+        except asyncio.CancelledError:
+            uncancel()
         run.done = done
         run.emit(done)
         self.conversations.trim()
         note(run, done)
+
+    async def _accept_turn(self, run: Run, conversation: Conversation, content: str) -> None:
+        """Keeps the content of a turn that has to wait, then says that it is accepted."""
+        entry = self._entry(run, conversation, content, number=run.number)
+        await self.storage.accept(entry)
+        run.accepted[0] = entry
+        run.announce()
+
+    def _entry(
+        self, run: Run, conversation: Conversation, text: str, *, number: int, steer: int = 0
+    ) -> Accepted:
+        return Accepted(
+            run.pair.agent,
+            run.pair.sender,
+            run.id,
+            text,
+            self.clock.now(),
+            number=number,
+            steer=steer,
+            speaker=run.speaker,
+            cwd=str(run.cwd),
+            after=conversation.meta.message_count,
+        )
+
+    async def _settle(self, run: Run, *, is_taken_back: bool) -> None:
+        """Sees to accepted texts of a run that ended without appending them."""
+        await run.wait_for_steers()
+        entries = list(run.accepted.values())
+        if not entries:
+            return
+        run.accepted.clear()
+        if is_taken_back:
+            try:
+                await self.storage.withdraw(entries)
+            except StorageError as error:
+                log.warning("an accepted message of run %s was not taken back: %s", run.id, error)
+                self.storage.abandon(entries)
+        else:
+            self.storage.abandon(entries)
+            self._recover(run.pair)
 
     async def _carry_out(
         self, run: Run, conversation: Conversation, primary: Agent, content: str, choice: str
@@ -242,40 +322,102 @@ class Runtime:
 
     @property
     def running(self) -> int:
-        """Turns that run or wait, compactions included."""
-        return len(self._runs)
+        """Turns that run or wait, compactions and recoveries included."""
+        return len(self._runs) + len(self._recovering)
 
     # ── Acting on what runs ─────────────────────────────────────────────────────────────────
 
     async def kill(self, agent: str, sender: str = "") -> bool:
-        """Cancels the run in flight, whoever speaks in it. False when nothing was in flight.
+        """Cancels the run in flight, whoever speaks in it, and all that came of it or of earlier
+        turns, background included. False when nothing was in flight.
 
         Raises UnknownConversationError when there is no such conversation either.
         """
         pair = Pair(agent, sender or DEFAULT_SENDER)
         conversation = self.conversations.find(pair)
+        running = self._runs.below(pair)
         if conversation is not None and conversation.run is not None:
-            conversation.run.kill()
+            running.insert(0, conversation.run)
+        for run in running:
+            run.kill()
+        if running:
             return True
         is_known = conversation is not None and conversation.exists
         if not is_known and await self.storage.meta(pair) is None:
             raise no_conversation(pair)
         return False
 
-    def steer(self, agent: str, content: str, sender: str = "") -> None:
-        """Says something into the run in flight: the agent reads it at its next step.
+    async def steer(self, agent: str, content: str, sender: str = "") -> None:
+        """Says something into the run in flight: the agent reads it at its next step. It is kept
+        when this returns; the run does not end meanwhile.
 
-        Raises NothingInFlightError, and BusyError when too much waits to be read.
+        Raises NothingInFlightError, BusyError when too much waits to be read, and StorageError;
+        the agent does not read it then. Cancelled, it is carried out.
         """
         pair = Pair(agent, sender or DEFAULT_SENDER)
         conversation = self.conversations.find(pair)
         run = conversation.run if conversation is not None else None
-        if run is None or not run.accepts_steers:
+        if conversation is None or run is None or not run.accepts_steers:
             raise NothingInFlightError(
                 f"nothing runs in the conversation of {pair.agent[:80]} with {pair.sender[:80]}; "
                 "say it as a message of its own"
             )
-        self._runs.steer(run, content)
+        number = self._runs.hold_steer(run, content)
+        keeping = asyncio.ensure_future(self._accept_steer(run, conversation, content, number))
+        run.accepting.add(keeping)
+
+        def kept(keeping: asyncio.Task[None]) -> None:
+            run.accepting.discard(keeping)
+            if not keeping.cancelled():
+                keeping.exception()  # whoever steers has it, unless they left
+
+        keeping.add_done_callback(kept)
+        await asyncio.shield(keeping)
+
+    async def _accept_steer(
+        self, run: Run, conversation: Conversation, content: str, steer: int
+    ) -> None:
+        entry = self._entry(run, conversation, content, number=next(self._numbers), steer=steer)
+        async with run.steering:
+            await self.storage.accept(entry)
+            run.accepted[steer] = entry
+            run.steers.append(Steer(steer, content))
+
+    # ── After a crash ───────────────────────────────────────────────────────────────────────
+
+    async def recover(self) -> None:
+        """Closes accepted texts whose process died: they are put into their logs as interrupted.
+
+        That happens in the background, ahead of any turn that is started after this returned.
+        Raises StorageError when nobody knows what there is to close.
+        """
+        pairs = await self.storage.unsettled()
+        under_way = set(self._recovering.values())
+        for pair in pairs:
+            if pair not in under_way:
+                self._recover(pair)
+
+    def _recover(self, pair: Pair) -> None:
+        """Takes its place in line at once."""
+        conversation = self.conversations.get(pair)
+        place = conversation.join(first=True)
+        task = asyncio.ensure_future(self._load_again(conversation, place))
+        self._recovering[task] = pair
+        task.add_done_callback(self._recovering.pop)
+
+    async def _load_again(self, conversation: Conversation, place: Place) -> None:
+        """Loading is what closes them. When it fails, the next turn tries again."""
+        try:
+            async with conversation.turn(place):
+                conversation.unload()
+                await conversation.load()
+        except StorageError as error:
+            agent, sender = conversation.pair
+            log.warning("accepted messages of %.80s with %.80s wait: %s", agent, sender, error)
+        else:
+            if self.index is not None:
+                self.index.refresh()
+        self.conversations.trim()
 
     # ── Compaction ──────────────────────────────────────────────────────────────────────────
 
@@ -343,13 +485,33 @@ class Runtime:
     # ── Approvals ───────────────────────────────────────────────────────────────────────────
 
     def approved(self, pair: Pair) -> Collection[str]:
-        """Tools a person allowed in a conversation for good. Of one that is in use."""
+        """The rules a person allowed in a conversation for good. Of one that is in use."""
         conversation = self.conversations.find(pair)
         return conversation.meta.approved if conversation is not None else ()
 
-    async def approve(self, pair: Pair, tool: str) -> None:
+    async def approve(self, pair: Pair, rule: str) -> None:
         """Remembers one, with the conversation. From within a run of it. Raises StorageError."""
-        await self.conversations.get(pair).approve(tool)
+        await self.conversations.get(pair).approve(rule)
+
+    def mode(self, pair: Pair) -> str:
+        """The permission mode that was set for a conversation in use; empty without one."""
+        conversation = self.conversations.find(pair)
+        return conversation.meta.mode if conversation is not None else ""
+
+    async def set_mode(self, agent: str, mode: str, sender: str = "") -> None:
+        """Sets the permission mode of a conversation, at once, also while a turn of it runs. A
+        conversation that does not exist yet is created. Raises StorageError."""
+        self.agent(agent)
+        conversation = self.conversations.get(Pair(agent, sender or DEFAULT_SENDER))
+        try:
+            if conversation.run is not None and conversation.exists:
+                await conversation.set_mode(mode)
+                return
+            async with conversation.turn(conversation.join(first=True)):
+                await to_the_end(conversation.load())
+                await conversation.set_mode(mode)
+        finally:
+            self.conversations.trim()
 
     # ── Reading and removing ────────────────────────────────────────────────────────────────
 
@@ -388,6 +550,8 @@ class Runtime:
             else:
                 run.kill()
         await self._runs.over()
+        if self._recovering:
+            await asyncio.wait(self._recovering)
         await self._backend.close()
         if self._retiring:
             await asyncio.wait(self._retiring)

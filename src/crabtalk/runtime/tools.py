@@ -36,8 +36,9 @@ class Calls:
         """Cancelled, it stops those that still run; what finished by then has its result."""
         self._run.emit(ToolStart(tuple(self._calls)))
         dispatches = [self._dispatch_of(call) for call in self._calls]
-        if (ask := self._env.hook.ask(dispatches[: self._limits.tool_calls])) is not None:
-            self._run.emit(ask)
+        for ask in await self._env.hook.ask(dispatches[: self._limits.tool_calls]):
+            # What only the owner may answer is not told to whoever this run belongs to.
+            (self._run.tell if ask.for_owner else self._run.emit)(ask)
         tasks = {
             asyncio.ensure_future(self._call(call, number)): number
             for number, call in enumerate(dispatches)

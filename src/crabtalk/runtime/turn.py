@@ -36,6 +36,7 @@ from .hook import Env
 from .limits import Limits
 from .request import framing, has_found_images, messages, without_found_images
 from .run import Run
+from .run_tree import TreeLimitError
 from .tools import Calls
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class Turn:
                 return await self.finish(StopReason.CANCELLED)
             await self._prepare()
             reason, error = await self._loop()
-        except (ApiError, StorageError) as failure:
+        except (ApiError, StorageError, TreeLimitError) as failure:
             reason, error = StopReason.ERROR, str(failure)
             is_passing = isinstance(failure, StorageUnavailableError)
         except Exception as failure:
@@ -101,7 +102,8 @@ class Turn:
     async def finish(self, reason: StopReason, error: str = "") -> Done:
         """Keeps what is left to keep. Nothing that was said into the turn is lost."""
         self._run.accepts_steers = False
-        steers = [Message("user", text) for text in self._run.steers]
+        await self._run.wait_for_steers()
+        steers = list(self._run.steers)
         self._run.steers.clear()
         done = Done(
             agent=self._run.speaker,
@@ -114,7 +116,12 @@ class Turn:
         )
         if self._conversation.exists and (steers or reason not in SPOKEN):
             try:
-                await self._keep(steers, self._done_trace(reason, error), snapshot=True)
+                await self._keep(
+                    [Message("user", steer.text) for steer in steers],
+                    self._done_trace(reason, error),
+                    steers=[steer.number for steer in steers],
+                    snapshot=True,
+                )
             except StorageError as failure:
                 sentence = f"{error}; then {failure}" if error else str(failure)
                 return msgspec.structs.replace(done, reason=StopReason.ERROR, error=sentence)
@@ -125,6 +132,7 @@ class Turn:
         await self._conversation.load()
         self._start = len(self._conversation.history)
         await self._keep([Message("user", content)])
+        self._run.announce()
         self._run.tell(Heard(self._run.said))
 
     async def _prepare(self) -> None:
@@ -157,7 +165,7 @@ class Turn:
                     "ask the conversation's own agent for that"
                 )
             if message.tool_calls:
-                if self._steps >= self._agent.max_iterations and not self._run.steers:
+                if self._steps >= self._agent.max_iterations and not await self._is_steered():
                     return StopReason.MAX_ITERATIONS, ""
                 continue
             if message.text:
@@ -168,17 +176,22 @@ class Turn:
             else:
                 reason = StopReason.NO_ACTION
             # Said while the last words were being kept: another step rather than none.
-            if not self._run.steers:
+            if not await self._is_steered():
                 return reason, ""
+
+    async def _is_steered(self) -> bool:
+        await self._run.wait_for_steers()
+        return bool(self._run.steers)
 
     async def _read_steers(self) -> None:
         """What was said into the turn, in order. Each is kept before it is told."""
         while self._run.steers:
             # Taken out before it is kept: killed meanwhile, it is kept all the same, and would be
             # kept again with those that are left.
-            text = self._run.steers.popleft()
-            await self._keep([Message("user", text)], [self._trace("user_steered", content=text)])
-            self._run.emit(UserSteered(text))
+            steer = self._run.steers.popleft()
+            trace = self._trace("user_steered", content=steer.text)
+            await self._keep([Message("user", steer.text)], [trace], steers=[steer.number])
+            self._run.emit(UserSteered(steer.text))
 
     async def _ask_model(self) -> Response:
         choice = self._tool_choice if self._tools and self._steps == 0 else "auto"
@@ -206,6 +219,7 @@ class Turn:
         return response
 
     async def _stream(self, request: Request) -> Response:
+        self._run.tree.add_model_call(self._limits)
         self._heard = False
         assembler = Assembler()
         announced = self._run.is_guest
@@ -227,6 +241,7 @@ class Turn:
         self._steps += 1
         if response.usage.total:
             self._usage = (self._usage or Usage()) + response.usage
+            self._run.tree.add_tokens(response.usage.total)
         return response
 
     def _announce(self, assembler: Assembler) -> bool:
@@ -260,6 +275,8 @@ class Turn:
                 )
                 for result in calls.results.values()
             ]
+            traces += [self._trace(event, **data) for event, data in self._run.receipts]
+            self._run.receipts.clear()
             await self._keep(calls.messages(), traces)
 
     async def _keep(
@@ -267,9 +284,12 @@ class Turn:
         said: Sequence[Message],
         traces: Sequence[EventRecord] = (),
         *,
+        steers: Sequence[int] = (),
         snapshot: bool = False,
     ) -> None:
-        await self._conversation.append(said, traces, snapshot=snapshot)
+        await self._conversation.append(
+            said, traces, run=self._run, steers=steers, snapshot=snapshot
+        )
 
     def _done_trace(self, reason: StopReason, error: str = "") -> list[EventRecord]:
         usage = msgspec.to_builtins(self._usage) if self._usage is not None else None

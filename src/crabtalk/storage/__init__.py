@@ -1,5 +1,6 @@
 """Where state lives: the Storage protocol, and its backends."""
 
+from .acceptance import Accepted
 from .agent import MASK, Agent, AgentError, McpServer, check_name, read_agent, settings_of, unmask
 from .errors import FencedError, StorageError, StorageUnavailableError
 from .files import FileStorage
@@ -20,14 +21,17 @@ from .records import (
 )
 from .storage import Claim, Stamp, Storage
 from .subscription import Subscription
+from .verification import Damage, verify_log
 
 __all__ = [
     "MASK",
+    "Accepted",
     "Agent",
     "AgentError",
     "Archive",
     "Changes",
     "Claim",
+    "Damage",
     "EventRecord",
     "FencedError",
     "FileStorage",
@@ -53,4 +57,5 @@ __all__ = [
     "read_agent",
     "settings_of",
     "unmask",
+    "verify_log",
 ]

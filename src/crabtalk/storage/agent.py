@@ -49,6 +49,8 @@ class Agent(Value, frozen=True):
     tools: tuple[str, ...] = ()
     skills: tuple[str, ...] = ()
     approve: tuple[str, ...] = ()
+    mode: str = ""  # the permission mode of its conversations; empty: auto
+    permissions: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     compact_tool_max_len: int = 1024
     hooks: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     mcps: tuple[McpServer, ...] = ()
@@ -220,6 +222,13 @@ def hook_tables(value: Any, key: str) -> dict[str, dict[str, Any]]:
     return tables
 
 
+def permission_lists(value: Any, key: str) -> dict[str, tuple[str, ...]]:
+    """Rules by list; what they mean is not known here."""
+    if not isinstance(value, Mapping):
+        raise AgentError(f"{key} must be a table of lists: write [{key}] and allow = [...]")
+    return {text(name, key): strings(entry, f"{key}.{name}") for name, entry in value.items()}
+
+
 def plain(value: Any, key: str, depth: int = 0) -> Any:
     """What TOML and JSON can both hold, and nothing else."""
     if depth > DEEPEST:
@@ -304,6 +313,8 @@ AGENT_KEYS: dict[str, Reader] = {
     "tools": strings,
     "skills": strings,
     "approve": strings,
+    "mode": text,
+    "permissions": permission_lists,
     "compact_tool_max_len": whole(0, MOST),
     "hooks": hook_tables,
     "mcps": servers,

@@ -14,6 +14,13 @@ from typing import Any, TypeVar
 
 from . import log as logs
 from . import trail
+from .acceptance import (
+    Accepted,
+    closed_runs,
+    closing_records,
+    settled_keys,
+)
+from .accepted_journal import AcceptedJournal, keys_of
 from .agent import Agent
 from .agent_files import AgentFiles
 from .catalogue import Catalogue
@@ -31,7 +38,6 @@ from .records import (
     Stored,
     archives,
     encode,
-    replay,
 )
 from .scribe import Scribe, flush_directory
 
@@ -50,6 +56,7 @@ class FileStorage:
         self._config = ConfigDocument(home / "config.toml")
         self._agents = AgentFiles(home / "agents")
         self._scribe = Scribe(self._sessions, flush=flush)
+        self._accepted = AcceptedJournal(self._sessions, self._scribe)
         # Pairs whose name was taken by another, as good as never.
         self._moved: dict[Pair, str] = {}
         self._catalogue = Catalogue(self._sessions, home / "index" / "conversations")
@@ -66,6 +73,10 @@ class FileStorage:
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
     async def load(self, pair: Pair) -> Stored | None:
+        with told():
+            await self._accepted.open()
+        if self._accepted.orphans_of(pair):
+            await self._settle_orphans(pair)
         return await if_there(self._load, pair, True)
 
     async def read(self, pair: Pair) -> Stored | None:
@@ -81,19 +92,13 @@ class FileStorage:
             if mend:
                 path.unlink()
             return None
-        data = logs.read_since_marker(path, size)
-        damaged: list[bytes] = []
-        # What was patched before the marker still holds, also when no snapshot came after it.
-        meta = logs.read_meta(path, pair) or Meta(*pair)
-        stored = replay(logs.records(data, damaged), meta, len(data))
-        if damaged:
-            logs.set_aside(path, damaged)
-        return stored
+        return logs.read_stored(path, size, pair)
 
     async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
         name = self._moved.get(pair) or log_name(pair)
-        await self._scribe.append(name, encode(records), create=create)
+        await self._scribe.append(name, encode(records), create=create, seal=True)
         self._catalogue.note(name, pair, records, created=create)
+        self._accepted.settle(settled_keys(records))
 
     async def meta(self, pair: Pair) -> Meta | None:
         return await if_there(self._meta, pair)
@@ -109,21 +114,35 @@ class FileStorage:
         path = self._find(pair)
         if path is None:
             return None
-        damaged: list[bytes] = []
-        messages = logs.read_messages(path, offset, limit, PAGE_BYTES, damaged)
-        if damaged:
-            logs.set_aside(path, damaged)
+        messages, reader = logs.read_messages(path, offset, limit, PAGE_BYTES)
+        logs.report(path, reader)
         meta = logs.read_meta(path, pair)
         total = meta.message_count if meta is not None else 0
-        following = messages[-1].id + 1 if messages else total
-        return Page(tuple(messages), total, following if following < total else None)
+        missing = [number for number in reader.missing if number >= offset]
+        if not missing:
+            following = messages[-1].id + 1 if messages else total
+            return Page(tuple(messages), total, following if following < total else None)
+        shown = sorted([*missing, *[record.id for record in messages]])[:limit]
+        following = shown[-1] + 1 if shown else total
+        return Page(
+            tuple(record for record in messages if record.id < following),
+            total,
+            following if following < total else None,
+            tuple(number for number in missing if number < following),
+        )
 
     async def archives(self, pair: Pair) -> list[Archive] | None:
         return await if_there(self._archives, pair)
 
     def _archives(self, pair: Pair) -> list[Archive] | None:
         path = self._find(pair)
-        return archives(logs.markers(path)) if path is not None else None
+        if path is None:
+            return None
+        damaged: list[bytes] = []
+        found = archives(logs.markers(path, damaged))
+        if damaged:
+            logs.set_aside(path, damaged)
+        return found
 
     async def conversations(self, agent: str = "", sender: str = "") -> list[tuple[str, Meta]]:
         with told():
@@ -191,6 +210,45 @@ class FileStorage:
         else:
             self._moved.pop(pair, None)
         return found
+
+    # ── Accepted texts ──────────────────────────────────────────────────────────────────────
+
+    async def accept(self, entry: Accepted) -> None:
+        with told():
+            await self._accepted.accept(entry)
+
+    async def withdraw(self, entries: Sequence[Accepted]) -> None:
+        self._accepted.settle(keys_of(entries))
+
+    def abandon(self, entries: Sequence[Accepted]) -> None:
+        self._accepted.abandon(keys_of(entries))
+
+    async def unsettled(self) -> list[Pair]:
+        with told():
+            await self._accepted.open()
+        return self._accepted.orphaned_pairs()
+
+    async def _settle_orphans(self, pair: Pair) -> None:
+        """A crash may have come after a message was appended and before the journal said so, or
+        in the middle of this: so the log is looked at first."""
+        entries = self._accepted.orphans_of(pair)
+        stored = await if_there(self._load, pair, True)
+        meta = stored.meta if stored is not None else None
+        start = min(entry.after for entry in entries)
+        if meta is not None and start > meta.message_count:
+            start = 0  # another conversation of that name was begun since
+        recent = await in_thread(self._records_from, pair, start)
+        records = closing_records(
+            pair, meta, entries, written=settled_keys(recent), closed=closed_runs(recent)
+        )
+        if records:
+            await self.append(pair, records, create=meta is None)
+        self._accepted.settle(keys_of(entries))
+        log.info("%d accepted messages of %.80s with %.80s are closed", len(entries), *pair)
+
+    def _records_from(self, pair: Pair, message_id: int) -> list[Record]:
+        path = self._find(pair)
+        return logs.records_from(path, message_id) if path is not None else []
 
     # ── Following the logs ──────────────────────────────────────────────────────────────────
 
@@ -273,6 +331,7 @@ class FileStorage:
 
     async def close(self) -> None:
         await self._scribe.close()
+        await self._accepted.close()
         await asyncio.to_thread(self._catalogue.save)
 
 

@@ -11,7 +11,19 @@ from typing import BinaryIO
 
 import msgspec
 
-from .records import MarkerRecord, MessageRecord, Meta, MetaRecord, Pair, Record, decode
+from .checksums import is_sealed, link_of
+from .log_reader import MESSAGE, LogReader, count_messages
+from .records import (
+    MarkerRecord,
+    MessageRecord,
+    Meta,
+    MetaRecord,
+    Pair,
+    Record,
+    Stored,
+    decode,
+    replay,
+)
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +31,10 @@ log = logging.getLogger(__name__)
 # raw line feed inside a string.
 MARKER = b'{"kind":"compact"'
 META = b'{"kind":"meta"'
-MESSAGE = b'{"kind":"message"'
 TAIL = 8 * 1024
 GLANCE = 1024
 BLOCK = 64 * 1024
+TORN_SEAL = 40
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -33,7 +45,8 @@ def open_log(path: Path) -> BinaryIO:
 def mend(path: Path) -> int:
     """Cuts a line that a crash left half written. Returns the size of what is whole.
 
-    A last line that only lacks its line feed, as an editor may leave it, gets it.
+    A last line that only lacks its line feed, as an editor may leave it, gets it. So does one whose
+    line feed was changed: its checksum shows that the rest is whole.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
@@ -45,7 +58,12 @@ def mend(path: Path) -> int:
         if is_record(torn):
             os.pwrite(descriptor, b"\n", size)
             whole = size + 1
+        elif is_sealed(torn[:-1]) and is_record(torn[:-1]):
+            os.pwrite(descriptor, b"\n", size - 1)
+            whole = size
         else:
+            if b'"sum":"' in torn[-TORN_SEAL:]:  # written to its end, so damaged and not torn
+                set_aside(path, [torn])
             os.ftruncate(descriptor, whole)
             log.warning("%s ended in half a line of %d bytes, cut", path.name, size - whole)
         os.fsync(descriptor)
@@ -89,6 +107,47 @@ def read_since_marker(path: Path, size: int) -> bytes:
             if start == 0:
                 return data
             block *= 4
+
+
+def last_link(path: Path, size: int) -> bytes:
+    """What the next line has as its `"prev"`: the sum of the last one, empty in an empty log."""
+    with open_log(path) as file:
+        end = min(size, os.fstat(file.fileno()).st_size)
+        if end == 0:
+            return b""
+        start = end_of_lines(file.fileno(), end - 1)
+        return link_of(read_range(file.fileno(), start, end).removesuffix(b"\n"))
+
+
+def read_stored(path: Path, size: int, pair: Pair) -> Stored:
+    """What follows the last marker. Damaged lines are reported, and left out."""
+    data = read_since_marker(path, size)
+    # What was patched before the marker still holds, also when no snapshot came after it.
+    meta = read_meta(path, pair) or Meta(*pair)
+    reader = LogReader()
+    stored = replay(reader.read(data.split(b"\n")), meta, len(data))
+    reader.finish()
+    report(path, reader)
+    if not reader.damaged and not reader.missing:
+        return stored
+    count = max(stored.meta.message_count, reader.next_id or 0)
+    return msgspec.structs.replace(
+        stored,
+        meta=msgspec.structs.replace(stored.meta, message_count=count),
+        damaged=tuple(reader.missing),
+    )
+
+
+def report(path: Path, reader: LogReader) -> None:
+    if reader.damaged:
+        set_aside(path, reader.damaged)
+    if reader.broken_links:
+        log.error(
+            "%s has lines that do not follow the line before them (%d): some were removed, moved "
+            "or added; `crabtalk doctor` names them",
+            path.name,
+            reader.broken_links,
+        )
 
 
 def records(data: bytes, damaged: list[bytes]) -> Iterator[Record]:
@@ -167,7 +226,7 @@ def read_meta(path: Path, pair: Pair | None = None) -> Meta | None:
             data = read_range(file.fileno(), start, size)
             # What the block begins with may be the rest of a line.
             lines = data[: data.rfind(b"\n") + 1].split(b"\n")[1 if start else 0 :]
-            recent = since_snapshot(lines)
+            recent, suspects = since_snapshot(lines)
             if start == 0 or (recent and is_snapshot(recent[0])):
                 break
             block *= 8
@@ -177,17 +236,33 @@ def read_meta(path: Path, pair: Pair | None = None) -> Meta | None:
     meta = Meta(*pair)
     for record in recent:
         meta = meta.patched(record)
-    return msgspec.structs.replace(meta, summary="")
+    count = meta.message_count + suspects
+    return msgspec.structs.replace(meta, summary="", message_count=count)
 
 
-def since_snapshot(lines: list[bytes]) -> list[Record]:
-    """The records from the last snapshot on, or all there are."""
+def since_snapshot(lines: list[bytes]) -> tuple[list[Record], int]:
+    """The records from the last snapshot on, or all there are; and how many damaged lines after
+    the last message were perhaps messages, whose ids are not given out again."""
     found: list[Record] = []
+    suspects = 0
+    is_counted = False
     for line in reversed(lines):
-        found += records(line, [])
+        damaged: list[bytes] = []
+        found += records(line, damaged)
+        if damaged and not is_counted:
+            suspects += count_messages(line)
+        elif found and says_count(found[-1]):
+            is_counted = True
         if found and is_snapshot(found[-1]):
             break
-    return found[::-1]
+    return found[::-1], suspects
+
+
+def says_count(record: Record) -> bool:
+    """Whether it says how many messages there are."""
+    if isinstance(record, MetaRecord):
+        return record.message_count is not None
+    return isinstance(record, MessageRecord | MarkerRecord)
 
 
 def is_snapshot(record: Record) -> bool:
@@ -206,36 +281,45 @@ def named_pair(records: Iterable[Record]) -> Pair | None:
     return None
 
 
-def markers(path: Path) -> list[MarkerRecord]:
+def markers(path: Path, damaged: list[bytes]) -> list[MarkerRecord]:
     found: list[MarkerRecord] = []
     with open_log(path) as file:
         for line in file:
-            if line.startswith(MARKER):
-                found += [r for r in records(line, []) if isinstance(r, MarkerRecord)]
+            if line.startswith(MARKER) and line.endswith(b"\n"):
+                found += [r for r in records(line, damaged) if isinstance(r, MarkerRecord)]
     return found
 
 
 def read_messages(
-    path: Path, offset: int, limit: int, room: int, damaged: list[bytes]
-) -> list[MessageRecord]:
-    """Up to `limit` messages with ids from `offset` on, and no more than `room` bytes of lines.
-
-    One that is larger than that comes alone, so that nobody waits for it for ever.
-    """
+    path: Path, offset: int, limit: int, room: int
+) -> tuple[list[MessageRecord], LogReader]:
+    """From the one with id `offset` on, at most `limit` and as many as have room. Those that are
+    damaged count too; the reader has their ids, which may be lower than `offset`."""
     found: list[MessageRecord] = []
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
-        file.seek(seek_message(file.fileno(), size, offset))
+        start = seek_message(file.fileno(), size, offset)
+        file.seek(start)
+        reader = LogReader(None if start else 0)
         for line in file:
             if len(found) >= limit or not line.endswith(b"\n"):  # full, or being written
-                break
-            for record in records(line, damaged):
+                return found, reader
+            for record in reader.read([line[:-1]]):
                 if isinstance(record, MessageRecord) and record.id >= offset:
                     room -= len(line)
                     if found and room < 0:
-                        return found
+                        return found, reader
                     found.append(record)
-    return found
+    reader.finish()
+    return found, reader
+
+
+def records_from(path: Path, message_id: int) -> list[Record]:
+    """All records from the message with that id on, and a few of those before it."""
+    with open_log(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = seek_message(file.fileno(), size, message_id)
+        return list(records(read_range(file.fileno(), start, size), []))
 
 
 def seek_message(descriptor: int, size: int, wanted: int) -> int:

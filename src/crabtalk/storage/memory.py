@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from .acceptance import Accepted, AcceptedKey, closing_records, pairs_of, settled_keys
 from .agent import Agent, AgentError
 from .errors import StorageError
 from .following import Followed, Place
@@ -38,16 +39,24 @@ class MemoryStorage:
         # Which one of all it is, also when another went by its name before.
         self._begun: dict[Pair, int] = {}
         self._beginnings = itertools.count()
+        self._accepted: dict[AcceptedKey, Accepted] = {}
+        self._abandoned: set[AcceptedKey] = set()
 
     def claim(self, pair: Pair, run: str = "", *, first: bool = False) -> None:
         """Nobody else can have a turn."""
 
     async def load(self, pair: Pair) -> Stored | None:
-        records = self._logs.get(pair)
-        return replay(records, Meta(*pair)) if records is not None else None
+        entries = [e for e in self._accepted.values() if e.key in self._abandoned]
+        if entries := [entry for entry in entries if entry.pair == pair]:
+            stored = await self.read(pair)
+            meta = stored.meta if stored is not None else None
+            records = closing_records(pair, meta, entries)
+            await self.append(pair, records, create=meta is None)
+        return await self.read(pair)
 
     async def read(self, pair: Pair) -> Stored | None:
-        return await self.load(pair)
+        records = self._logs.get(pair)
+        return replay(records, Meta(*pair)) if records is not None else None
 
     async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
         if self._closed:
@@ -58,9 +67,15 @@ class MemoryStorage:
         if create:
             self._begun[pair] = next(self._beginnings)
         self._logs.setdefault(pair, []).extend(records)
+        for key in settled_keys(records):
+            self._settle(key)
+
+    def _settle(self, key: AcceptedKey) -> None:
+        self._accepted.pop(key, None)
+        self._abandoned.discard(key)
 
     async def meta(self, pair: Pair) -> Meta | None:
-        stored = await self.load(pair)
+        stored = await self.read(pair)
         return stored.meta if stored is not None else None
 
     async def page(self, pair: Pair, offset: int, limit: int) -> Page | None:
@@ -91,6 +106,21 @@ class MemoryStorage:
 
     async def delete(self, pair: Pair) -> bool:
         return self._logs.pop(pair, None) is not None
+
+    async def accept(self, entry: Accepted) -> None:
+        if self._closed:
+            raise StorageError("storage is closed")
+        self._accepted[entry.key] = entry
+
+    async def withdraw(self, entries: Sequence[Accepted]) -> None:
+        for entry in entries:
+            self._settle(entry.key)
+
+    def abandon(self, entries: Sequence[Accepted]) -> None:
+        self._abandoned |= {entry.key for entry in entries} & self._accepted.keys()
+
+    async def unsettled(self) -> list[Pair]:
+        return pairs_of(e for e in self._accepted.values() if e.key in self._abandoned)
 
     async def versions(self) -> dict[str, int]:
         return {log_name(pair): self._version(pair) for pair in self._logs}

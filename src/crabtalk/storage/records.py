@@ -11,6 +11,8 @@ import msgspec
 
 from crabtalk.model.messages import Message, Value
 
+from .checksums import check_sum
+
 T = TypeVar("T")
 # What every reader of JSON, and the wire, can hold.
 MOST_MESSAGES = 2**53
@@ -31,6 +33,8 @@ class MessageRecord(Value, frozen=True, tag_field="kind", tag="message"):
     id: Count
     at: str
     message: Message
+    run: str = ""  # that it belongs to; empty in logs of earlier versions
+    steer: Count = 0  # which steering message of its run it is; 0 for any other message
 
 
 class EventRecord(Value, frozen=True, tag_field="kind", tag="event"):
@@ -67,6 +71,7 @@ class MetaRecord(Value, frozen=True, tag_field="kind", tag="meta"):
     message_count: Count | None = None
     summary: str | None = None
     approved: tuple[str, ...] | None = None
+    mode: str | None = None
 
 
 Record = MessageRecord | EventRecord | MarkerRecord | MetaRecord
@@ -82,7 +87,8 @@ class Meta(Value, frozen=True):
     updated_at: str = ""
     message_count: int = 0
     summary: str = ""
-    approved: tuple[str, ...] = ()  # tools a person has allowed here once and for all
+    approved: tuple[str, ...] = ()  # rules for calls a person has allowed here for good
+    mode: str = ""  # the permission mode that was set here; empty: the agent's
 
     @property
     def pair(self) -> Pair:
@@ -105,6 +111,7 @@ class Meta(Value, frozen=True):
                     given(record.message_count, self.message_count),
                     given(record.summary, self.summary),
                     given(record.approved, self.approved),
+                    given(record.mode, self.mode),
                 )
         return self
 
@@ -118,6 +125,7 @@ class Meta(Value, frozen=True):
             updated_at=self.updated_at,
             message_count=self.message_count,
             approved=self.approved or None,
+            mode=self.mode or None,
         )
 
 
@@ -132,6 +140,7 @@ class Stored(Value, frozen=True):
     marker: MarkerRecord | None = None
     messages: tuple[MessageRecord, ...] = ()
     size: int = 0  # of what was read, in bytes
+    damaged: tuple[int, ...] = ()  # ids of messages that are damaged and therefore left out
 
 
 class Page(Value, frozen=True):
@@ -140,6 +149,7 @@ class Page(Value, frozen=True):
     messages: tuple[MessageRecord, ...]
     total: int
     next_offset: int | None = None
+    damaged: tuple[int, ...] = ()  # ids of messages that are damaged and therefore left out
 
 
 class Archive(Value, frozen=True):
@@ -183,7 +193,8 @@ def without_halves(value: Any) -> Any:
 
 
 def decode(line: bytes) -> Record:
-    """Raises ValueError for a line that is no record."""
+    """Raises ValueError for a line that is no record, or not the one that was written."""
+    check_sum(line)
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -194,13 +205,20 @@ def replay(records: Iterable[Record], meta: Meta, size: int = 0) -> Stored:
     """What records in order amount to."""
     marker: MarkerRecord | None = None
     messages: list[MessageRecord] = []
+    last: MessageRecord | None = None  # of several messages in a row only the last patch counts
     for record in records:
-        meta = meta.patched(record)
         if isinstance(record, MessageRecord):
             messages.append(record)
-        elif isinstance(record, MarkerRecord):
+            last = record
+            continue
+        if last is not None:
+            meta, last = meta.patched(last), None
+        meta = meta.patched(record)
+        if isinstance(record, MarkerRecord):
             marker = record
             messages.clear()
+    if last is not None:
+        meta = meta.patched(last)
     if marker is not None and meta.message_count < marker.end_id:
         meta = msgspec.structs.replace(meta, message_count=marker.end_id)
     return Stored(meta, marker, tuple(messages), size)

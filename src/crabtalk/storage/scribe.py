@@ -10,18 +10,22 @@ import errno
 import logging
 import os
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from . import log as logs
+from .checksums import seal_lines
 from .errors import StorageError
 
 log = logging.getLogger(__name__)
 
 # From here on one flush of everything is cheaper than one of each.
 MANY = 8
+# Logs whose last checksum is remembered; that of another one is read from its end.
+REMEMBERED = 4096
 
 
 class Append(msgspec.Struct, eq=False):
@@ -31,6 +35,9 @@ class Append(msgspec.Struct, eq=False):
     data: bytes
     create: bool
     done: asyncio.Future[None]
+    seal: bool = False
+    suffix: str = ".jsonl"
+    durable: bool = True  # False: written, and flushed with whatever is flushed next
     error: Exception | None = None
 
 
@@ -44,13 +51,27 @@ class Scribe:
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
+        # By log: its size, and the checksum of its last line. Used by the thread alone.
+        self._last_sums: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         self.appends = 0
         self.flushes = 0
 
-    def append(self, name: str, data: bytes, *, create: bool = False) -> asyncio.Future[None]:
-        """The future is done when the lines are kept; it raises StorageError when they are not."""
+    def append(
+        self,
+        name: str,
+        data: bytes,
+        *,
+        create: bool = False,
+        seal: bool = False,
+        suffix: str = ".jsonl",
+        durable: bool = True,
+    ) -> asyncio.Future[None]:
+        """The future is done when the lines are kept; it raises StorageError when they are not.
+
+        With `seal` each line, which is a JSON object then, gets its checksums.
+        """
         loop = asyncio.get_running_loop()
-        job = Append(name, data, create, loop.create_future())
+        job = Append(name, data, create, loop.create_future(), seal, suffix, durable)
         with self._wake:
             if self._closing:
                 job.done.set_exception(StorageError("storage is closed"))
@@ -113,7 +134,7 @@ class Scribe:
                 os.close(descriptor)
 
     def _append(self, name: str, group: list[Append]) -> tuple[int, int, list[Append]]:
-        path = self._directory / f"{name}.jsonl"
+        path = self._directory / f"{name}{group[0].suffix}"
         create = group[0].create
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
         if create:
@@ -122,10 +143,11 @@ class Scribe:
         descriptor = os.open(path, flags, 0o600)
         before = os.fstat(descriptor).st_size
         try:
-            write_all(descriptor, b"".join(job.data for job in group))
+            write_all(descriptor, self._sealed(name, path, before, group))
             if create and self._flush:
                 flush_directory(self._directory)
         except OSError:
+            self._last_sums.pop(name, None)
             undo(descriptor, before)
             os.close(descriptor)
             if create:
@@ -134,6 +156,26 @@ class Scribe:
             raise
         return descriptor, before, group
 
+    def _sealed(self, name: str, path: Path, before: int, group: list[Append]) -> bytes:
+        """The data of all jobs, each line with its checksums where a job asks for them."""
+        if not any(job.seal for job in group):
+            return b"".join(job.data for job in group)
+        size, last = self._last_sums.pop(name, (-1, b""))
+        if size != before:  # not remembered, or somebody else changed the log
+            last = logs.last_link(path, before) if before else b""
+        pieces: list[bytes] = []
+        for job in group:
+            data = job.data
+            if job.seal:
+                data, last = seal_lines(data, last)
+            pieces.append(data)
+        sealed = b"".join(pieces)
+        if all(job.seal for job in group):
+            self._last_sums[name] = (before + len(sealed), last)
+            if len(self._last_sums) > REMEMBERED:
+                self._last_sums.popitem(last=False)
+        return sealed
+
     def _make_directory(self) -> None:
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -141,6 +183,7 @@ class Scribe:
                 flush_directory(self._directory.parent)
 
     def _flush_all(self, written: list[tuple[int, int, list[Append]]]) -> None:
+        written = [entry for entry in written if any(job.durable for job in entry[2])]
         if len(written) >= MANY and (flush := file_system_flush()) is not None:
             try:
                 flush(written[0][0])
@@ -153,6 +196,7 @@ class Scribe:
                 os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
                 self.flushes += 1
             except OSError as error:
+                self._last_sums.pop(group[0].name, None)
                 undo(descriptor, before)
                 fail(group, error)
 

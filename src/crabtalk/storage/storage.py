@@ -7,6 +7,7 @@ not at all; that reading sees all that was appended before; and that nothing els
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from .acceptance import Accepted
 from .agent import Agent
 from .errors import StorageError
 from .following import Changes, Followed, Place
@@ -17,6 +18,11 @@ Stamp = tuple[int, int] | None  # which conversation, and how far it goes
 
 class Claim(Protocol):
     """A turn's place in the line of all processes that share a storage."""
+
+    async def is_free(self) -> bool:
+        """Whether its turn has come without waiting for another process. Raises nothing of
+        storage: `reach` does."""
+        ...
 
     async def reach(self) -> Stamp:
         """Waits for its turn. Raises StorageError."""
@@ -46,7 +52,8 @@ class Storage(Protocol):
         """What follows the last marker; None when there is no such conversation.
 
         Mends what a crash left, so only the conversation's owner may call it, while it appends
-        nothing; others `read`.
+        nothing; others `read`. Accepted texts that no run will append any more are put into the
+        log first, closed as interrupted, each exactly once.
         """
         ...
 
@@ -58,7 +65,8 @@ class Storage(Protocol):
         """Kept for good when it returns. Cancelled, it may or may not have been.
 
         With `create` the first record is the meta of a conversation that is not there yet; without
-        it, a conversation that is gone is an error.
+        it, a conversation that is gone is an error. A user's message settles the accepted text of
+        its run and steer.
         """
         ...
 
@@ -82,6 +90,26 @@ class Storage(Protocol):
 
     async def delete(self, pair: Pair) -> bool:
         """Removes all of it; False when there was none."""
+        ...
+
+    # ── Accepted texts ──────────────────────────────────────────────────────────────────────
+
+    async def accept(self, entry: Accepted) -> None:
+        """Keeps a text that may be acknowledged before it is in its log. Kept for good when it
+        returns. Cancelled, it may or may not have been."""
+        ...
+
+    async def withdraw(self, entries: Sequence[Accepted]) -> None:
+        """They are not to come into the log any more: whoever said it took it back."""
+        ...
+
+    def abandon(self, entries: Sequence[Accepted]) -> None:
+        """Their runs are over without having appended them: the next `load` does."""
+        ...
+
+    async def unsettled(self) -> list[Pair]:
+        """Conversations with accepted texts that only `load` can settle now: their process died,
+        or they were abandoned."""
         ...
 
     # ── Following the logs ──────────────────────────────────────────────────────────────────

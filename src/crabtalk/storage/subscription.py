@@ -10,3 +10,4 @@ class Subscription(msgspec.Struct, frozen=True):
     source: str
     target_agent: str
     once: bool = False
+    created_by: str = ""  # the sender that set it up; its runs have that sender's rights

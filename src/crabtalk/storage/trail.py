@@ -11,7 +11,6 @@ from .following import Followed, Place
 from .log import (
     BLOCK,
     GLANCE,
-    MESSAGE,
     named_pair,
     open_log,
     owner,
@@ -19,6 +18,7 @@ from .log import (
     records,
     seek_message,
 )
+from .log_reader import MESSAGE
 from .records import MessageRecord, MetaRecord, Pair, Record
 
 EVENT = b'{"kind":"event"'

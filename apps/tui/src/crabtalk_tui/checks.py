@@ -26,6 +26,7 @@ NO_ROOM = 100 * MIB
 LARGE_LOGS = 500 * MIB
 MOST_FILES = 10_000  # looked at of a directory
 NAMED = 3  # of many files of one sort
+VERIFYING = 10.0  # seconds for looking at checksums
 PATIENCE = 20.0  # seconds for the daemon's program to read a file
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -200,6 +201,53 @@ def look_at_conversations(home: Path) -> Iterator[Finding]:
         )
 
 
+def look_at_records(home: Path) -> Iterator[Finding]:
+    """Damaged records of conversations and memories; the daemon's program knows the formats. A
+    record of a conversation is left out, an entry of a memory is still used."""
+    if not any((home / name).is_dir() for name in ("sessions", "memory")):
+        return
+    found = verify_records(home)
+    if found is None:
+        yield Finding("warn", "records", "checksums were not looked at: crabtalkd did not do it")
+        return
+    for one in found["damage"]:
+        text = f"{one['file']}: {one['problem']}; {one['next_step']}"
+        if "line" in one:
+            show = f"sed -n {one['line']}p {shlex.quote(one['file'])}"
+            yield Finding("warn", "records", text, show)
+        else:
+            yield Finding("fail", "records", text)
+    if found["unnamed"]:
+        text = f"{found['unnamed']} more damaged records are not listed"
+        yield Finding("warn", "records", text, here("crabtalkd verify", home))
+    if found["unchecked"]:
+        text = f"{found['unchecked']} files were not looked at: it would have taken too long"
+        yield Finding("warn", "records", text, here("crabtalkd verify", home))
+    if not found["damage"] and found["checked"]:
+        count = found["checked"]
+        files_checked = "1 file" if count == 1 else f"{count} files"
+        yield Finding("ok", "records", f"no damage in {files_checked}")
+
+
+def verify_records(home: Path) -> dict[str, Any] | None:
+    """What `crabtalkd verify` says; None where it cannot be asked, or is of another age."""
+    from .starting import program
+
+    try:
+        words = [program(), "verify", "--json", "--seconds", str(VERIFYING), "--home", str(home)]
+        said = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=VERIFYING + PATIENCE,
+            check=False,
+        )
+        found = json.loads(said.stdout)
+    except (CommandError, OSError, subprocess.TimeoutExpired, ValueError):
+        return None
+    return found if isinstance(found, dict) and "damage" in found else None
+
+
 def look_at_ports(home: Path) -> Iterator[Finding]:
     from crabtalk.component import port_files
 
@@ -251,6 +299,7 @@ CHECKS: dict[str, Check] = {
     "config": look_at_configuration,
     "agents": look_at_agents,
     "conversations": look_at_conversations,
+    "records": look_at_records,
     "components": look_at_ports,
     "logs": look_at_logs,
     "index": look_at_index,

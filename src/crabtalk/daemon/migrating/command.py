@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import click
 
 from crabtalk.component.command import table, visible
+from crabtalk.component.masking import MASK
 from crabtalk.daemon.config import DATABASES, FILES, StorageSettings
 from crabtalk.daemon.home import Home
-from crabtalk.daemon.masking import MASK
 
 from .home import HomeSide
 from .migration import MigrationError, Outcome, Side, migrate

@@ -2,7 +2,7 @@
 
 What is read stays as it is: half a line at the end of a log is left out, and a line that cannot be
 read is copied aside, as by anybody who reads the log. A log that does not say whose it is stays
-behind.
+behind. Checksums are left out of what is read, and made anew for what is written.
 """
 
 import logging
@@ -16,6 +16,7 @@ import msgspec
 
 from crabtalk.storage import Pair, StorageError, log_name
 from crabtalk.storage import log as logs
+from crabtalk.storage.checksums import remove_seal, seal_lines
 from crabtalk.storage.files import in_thread
 from crabtalk.storage.names import is_handle
 from crabtalk.storage.records import decode, encode_line
@@ -104,6 +105,7 @@ class LogFiles:
                     elif data:
                         damaged.append(data)
                     continue
+                data = remove_seal(data)  # a database has checksums of its own
                 yield Line(data if is_text(data) else encode_line(record)[:-1], record)
         if damaged:
             logs.set_aside(path, damaged)
@@ -125,20 +127,28 @@ class LogFiles:
             name: self._directory / f".{number}.{os.getpid()}.new"
             for number, name in enumerate(names)
         }
+        sums: dict[str, bytes] = {}  # of the last line of each
         try:
             async for piece in source.pieces(names):
-                await in_thread(self._write, asides, piece)
+                await in_thread(self._write, asides, piece, sums)
             await in_thread(self._keep, asides)
         finally:
             for aside in asides.values():
                 aside.unlink(missing_ok=True)
 
-    def _write(self, asides: Mapping[str, Path], piece: Sequence[tuple[str, Line]]) -> None:
+    def _write(
+        self,
+        asides: Mapping[str, Path],
+        piece: Sequence[tuple[str, Line]],
+        sums: dict[str, bytes],
+    ) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         for name, lines in groupby(piece, key=itemgetter(0)):
             with os.fdopen(os.open(asides[name], flags, 0o600), "ab") as file:
-                file.writelines(line.data + b"\n" for _, line in lines)
+                data = b"".join(line.data + b"\n" for _, line in lines)
+                sealed, sums[name] = seal_lines(data, sums.get(name, b""))
+                file.write(sealed)
 
     def _keep(self, asides: Mapping[str, Path]) -> None:
         flush = file_system_flush()

@@ -52,6 +52,12 @@ class BedrockDialect:
         # Which models cache changes from month to month; after an objection nothing is marked.
         self._caching = True
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Credentials that must not be shown. The id of an access key is a name, and no secret."""
+        known = self._credentials
+        return (known.secret_key, known.session_token, known.bearer)
+
     # ── Sending ─────────────────────────────────────────────────────────────────────────────
 
     def chat(self, request: Request) -> Call:

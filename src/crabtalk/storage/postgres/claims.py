@@ -317,6 +317,11 @@ class Claim:
             raise FencedError("it is not this one's turn")
         return self.lease
 
+    async def is_free(self) -> bool:
+        """Whether its turn came at once. Cancelled, it is as in `reach`."""
+        await self._entered()
+        return self.lease is not None
+
     async def reach(self) -> Stamp:
         """Waits for its turn. Returns which conversation there is, and how far it goes.
 

@@ -91,6 +91,8 @@ class Members:
         self.changed: Callable[[str], None] = lambda what: None  # is told what others changed
         self.rejoined: Callable[[], None] = lambda: None  # is told that the others forgot us
         self.runs: Callable[[], int] = lambda: len(claims)
+        # Looks after accepted texts of dead daemons, whose turns nobody had.
+        self.recover: Callable[[], None] = lambda: None
 
     async def join(self) -> None:
         """Raises StorageError."""
@@ -105,6 +107,7 @@ class Members:
             try:
                 await self._beat()
                 await self._bury()
+                self.recover()
                 self.is_late = False
             except StorageError as error:
                 if not self.is_late:

@@ -19,6 +19,33 @@ SELECT body FROM entries WHERE conversation = $1 AND seq >= $2 ORDER BY seq
 APPEND = """
 SELECT * FROM crabtalk_append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 """
+APPEND_ACCEPTED = """
+SELECT * FROM crabtalk_append_accepted(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+"""
+ACCEPT = """
+INSERT INTO accepted (run, steer, key, agent, sender, daemon, body)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+"""
+WITHDRAW = """
+DELETE FROM accepted a USING unnest($1::text[], $2::bigint[]) AS given (run, steer)
+WHERE a.run = given.run AND a.steer = given.steer
+"""
+# Of a daemon that is not heard of any more, or of a run that this daemon has given up.
+ORPHANS = """
+SELECT body FROM accepted a WHERE a.key = $1 AND (a.run = ANY($2::text[]) OR NOT EXISTS (
+    SELECT FROM daemons d WHERE d.id = a.daemon AND d.expires_at > clock_timestamp()
+))
+"""
+UNSETTLED = """
+SELECT DISTINCT agent, sender FROM accepted a WHERE a.run = ANY($1::text[]) OR NOT EXISTS (
+    SELECT FROM daemons d WHERE d.id = a.daemon AND d.expires_at > clock_timestamp()
+) LIMIT $2
+"""
+# Enough to find the ends of runs that were in flight lately.
+LATE_EVENTS = """
+SELECT body FROM entries WHERE conversation = $1 AND kind = 'event' ORDER BY seq DESC LIMIT 50
+"""
 META = f"""
 SELECT {COLUMNS}, (SELECT body FROM entries WHERE conversation = id AND seq = marker_seq) AS marker
 FROM conversations WHERE key = $1

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from crabtalk.storage.acceptance import Accepted
 from crabtalk.storage.records import (
     MOST_MESSAGES,
     EventRecord,
@@ -17,6 +18,7 @@ from crabtalk.storage.records import (
     Record,
     decode,
     encode_line,
+    without_halves,
 )
 
 from .pair import column, uncolumn
@@ -75,6 +77,18 @@ def values_of(records: Sequence[Record]) -> tuple[Any, ...]:
         [KINDS[type(record)] for record in records],
         [encode_line(record)[:-1].decode() for record in records],
     )
+
+
+def body_of(entry: Accepted) -> str:
+    """An accepted text as a column takes it."""
+    try:
+        return msgspec.json.encode(entry).decode()
+    except UnicodeEncodeError:
+        return msgspec.json.encode(without_halves(msgspec.to_builtins(entry))).decode()
+
+
+def entries_of(bodies: Iterable[str]) -> list[Accepted]:
+    return [msgspec.json.decode(body, type=Accepted) for body in bodies]
 
 
 def meta_of(row: Any, summary: str = "") -> Meta:

@@ -259,8 +259,59 @@ BEGIN
 END $$;
 """
 
+# Texts that were acknowledged and are not in the log yet: of turns that wait, and steers.
+ACCEPTED = """
+CREATE TABLE accepted (
+    run text NOT NULL,
+    steer bigint NOT NULL,
+    key text NOT NULL,
+    agent text NOT NULL,
+    sender text NOT NULL,
+    daemon uuid NOT NULL,  -- which has the run, as long as it lives
+    body text NOT NULL,
+    PRIMARY KEY (run, steer)
+);
+CREATE INDEX accepted_key ON accepted (key);
+CREATE INDEX accepted_daemon ON accepted (daemon);
+"""
+
+# Appends messages whose texts were accepted, and takes them off that list. An entry that is not
+# there any more was closed by another daemon: then nothing is appended, so that nothing is doubled.
+APPEND_ACCEPTED = """
+CREATE FUNCTION crabtalk_append_accepted(
+    _key text, _fence bigint, _handle text, _agent text, _sender text, _create boolean,
+    _created_at text, _updated_at text, _title text, _message_count bigint, _approved text[],
+    _marker bigint, _message_ids bigint[], _kinds text[], _bodies text[],
+    _runs text[], _steers bigint[],
+    OUT refusal text, OUT conversation bigint, OUT last_seq bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    _found bigint;
+BEGIN
+    PERFORM FROM accepted a JOIN unnest(_runs, _steers) AS given (run, steer) USING (run, steer)
+    FOR UPDATE OF a;
+    GET DIAGNOSTICS _found = ROW_COUNT;
+    IF _found < cardinality(_runs) THEN
+        refusal := 'closed';
+        RETURN;
+    END IF;
+    SELECT done.refusal, done.conversation, done.last_seq
+    INTO refusal, conversation, last_seq
+    FROM crabtalk_append(_key, _fence, _handle, _agent, _sender, _create, _created_at,
+        _updated_at, _title, _message_count, _approved, _marker, _message_ids, _kinds,
+        _bodies) AS done;
+    IF refusal IS NULL THEN
+        DELETE FROM accepted a USING unnest(_runs, _steers) AS given (run, steer)
+        WHERE a.run = given.run AND a.steer = given.steer;
+    END IF;
+END $$;
+"""
+
 # Each is run once, in this order. What was released is never changed: add another.
-MIGRATIONS = ("".join([CONVERSATIONS, AGENTS, FLEET, MEMORIES, ENTER, LEAVE, APPEND]),)
+MIGRATIONS = (
+    "".join([CONVERSATIONS, AGENTS, FLEET, MEMORIES, ENTER, LEAVE, APPEND]),
+    "".join([ACCEPTED, APPEND_ACCEPTED]),
+)
 
 
 async def migrate(database: Database) -> int:

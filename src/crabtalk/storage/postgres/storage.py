@@ -8,13 +8,21 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 from weakref import WeakValueDictionary
 
 from crabtalk import __version__
+from crabtalk.storage.acceptance import (
+    INTERRUPTED,
+    Accepted,
+    AcceptedKey,
+    closed_runs,
+    closing_records,
+    current_time,
+    settled_keys,
+)
 from crabtalk.storage.agent import Agent
 from crabtalk.storage.config_document import ConfigDocument
 from crabtalk.storage.errors import FencedError, StorageError
@@ -42,7 +50,7 @@ from .database import LARGEST, POOL, STATEMENT_SECONDS, Database
 from .mail import Mail
 from .members import Members
 from .pair import column, key_of, uncolumn
-from .rows import messages_of, meta_of, pair_of, records_of, values_of
+from .rows import body_of, entries_of, messages_of, meta_of, pair_of, records_of, values_of
 from .schema import migrate
 from .subscriptions import SubscriptionTable
 
@@ -52,6 +60,8 @@ DEAD = "the daemon that ran it was not heard of any more"
 TORN = "the database could not be reached"
 # How many handles are tried for a conversation: others may have those that come first.
 ATTEMPTS = 8
+# Conversations with accepted texts of dead daemons that are looked after in one go.
+RECOVERED = 1000
 
 
 class PostgresStorage:
@@ -85,6 +95,8 @@ class PostgresStorage:
         # Turns that are taken for one write, and given back after it: nobody else may use them.
         self._brief: set[str] = set()
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._accepted: set[AcceptedKey] = set()  # of runs of this daemon
+        self._abandoned: dict[str, Pair] = {}  # runs of this daemon that have given up, by id
         self._opening = asyncio.Lock()
         self._is_open = False
         self._closed = False
@@ -145,22 +157,85 @@ class PostgresStorage:
     async def _close_run(self, lease: Lease, run: str) -> None:
         """The run of a daemon that died, or of ours when we could not keep all of it, ends on the
         record, unless it had ended there already."""
+        entries = await self._orphans(lease.pair)
+        end = await self._end_of(lease, run)
+        if entries:
+            await self._settle(lease, entries, end)
+        elif end is not None:
+            await self._append(lease, [end], create=False)
+        if end is not None and not lease.is_torn:
+            self.interrupted(lease.pair, run)
+
+    async def _end_of(self, lease: Lease, run: str) -> EventRecord | None:
+        """The record that closes a run, unless it was closed, or nothing of it was kept."""
         rows = await self.database.fetch(queries.LAST_EVENT, lease.key, lease.fence)
         if not rows or not run:
-            return  # nothing of it was kept
-        last = records_of([rows[0]["body"]] if rows[0]["body"] else [])
-        if any(isinstance(e, EventRecord) and e.event == "done" and e.run == run for e in last):
-            return
-        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            return None
+        if run in closed_runs(records_of([rows[0]["body"]] if rows[0]["body"] else [])):
+            return None
         error = TORN if lease.is_torn else DEAD
-        data = {"agent": lease.pair.agent, "stop_reason": "interrupted", "error": error}
-        await self._append(lease, [EventRecord("done", at, run, data)], create=False)
-        if not lease.is_torn:
-            self.interrupted(lease.pair, run)
+        data = {"agent": lease.pair.agent, "stop_reason": INTERRUPTED, "error": error}
+        return EventRecord("done", current_time(), run, data)
+
+    # ── Accepted texts ──────────────────────────────────────────────────────────────────────
+
+    async def accept(self, entry: Accepted) -> None:
+        await self.open()
+        agent, sender = entry.pair
+        values = (entry.run, entry.steer, key_of(entry.pair), column(agent), column(sender))
+        self._accepted.add(entry.key)
+        try:
+            await self.database.change(queries.ACCEPT, *values, self.id, body_of(entry))
+        except BaseException:
+            self._accepted.discard(entry.key)
+            raise
+
+    async def withdraw(self, entries: Sequence[Accepted]) -> None:
+        await self.open()
+        runs, steers = [entry.run for entry in entries], [entry.steer for entry in entries]
+        await self.database.change(queries.WITHDRAW, runs, steers)
+        self._accepted -= {entry.key for entry in entries}
+
+    def abandon(self, entries: Sequence[Accepted]) -> None:
+        for entry in entries:
+            self._accepted.discard(entry.key)
+            self._abandoned[entry.run] = entry.pair
+
+    async def unsettled(self) -> list[Pair]:
+        await self.open()
+        rows = await self.database.fetch(queries.UNSETTLED, list(self._abandoned), RECOVERED)
+        return [pair_of(row) for row in rows]
+
+    async def _orphans(self, pair: Pair) -> list[Accepted]:
+        """Accepted texts of a conversation that no run will append any more."""
+        runs = [run for run, of in self._abandoned.items() if of == pair]
+        rows = await self.database.fetch(queries.ORPHANS, key_of(pair), runs)
+        return entries_of(row["body"] for row in rows)
+
+    async def _settle(
+        self, lease: Lease, entries: Sequence[Accepted], end: EventRecord | None = None
+    ) -> None:
+        """Closes them on the record: by whoever has the turn, in one transaction."""
+        row = await self.database.fetch_row(queries.CONVERSATION, lease.key)
+        late = await self.database.fetch(queries.LATE_EVENTS, row["id"]) if row is not None else []
+        meta = meta_of(row) if row is not None else None
+        closed = closed_runs(records_of(event["body"] for event in late))
+        records = closing_records(lease.pair, meta, entries, closed=closed, end=end)
+        keys = [entry.key for entry in entries]
+        await self._append(lease, records, create=meta is None, settling=keys)
+        for entry in entries:
+            self._abandoned.pop(entry.run, None)
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
     async def load(self, pair: Pair) -> Stored | None:
+        await self.open()
+        # At once: as good as always there are none, and nobody should wait for that.
+        entries, stored = await asyncio.gather(self._orphans(pair), self.read(pair))
+        if not entries:
+            return stored
+        async with self._turn(pair) as lease:
+            await self._settle(lease, entries)
         return await self.read(pair)
 
     async def read(self, pair: Pair) -> Stored | None:
@@ -184,13 +259,24 @@ class PostgresStorage:
                 lease.is_torn = True
                 raise
 
-    async def _append(self, lease: Lease, records: Sequence[Record], *, create: bool) -> None:
+    async def _append(
+        self,
+        lease: Lease,
+        records: Sequence[Record],
+        *,
+        create: bool,
+        settling: Sequence[AcceptedKey] = (),
+    ) -> None:
         agent, sender = lease.pair
+        keys = settling or [key for key in settled_keys(records) if key in self._accepted]
+        statement = queries.APPEND_ACCEPTED if keys else queries.APPEND
         values = values_of(records)
+        if keys:
+            values += ([key.run for key in keys], [key.steer for key in keys])
         for attempt in range(1, ATTEMPTS + 1):
             row = (
                 await self.database.change(
-                    queries.APPEND,
+                    statement,
                     lease.key,
                     lease.fence,
                     log_name(lease.pair, attempt),
@@ -207,9 +293,15 @@ class PostgresStorage:
                 f"the turn of {agent[:80]} with {sender[:80]} was taken over by another daemon "
                 "while this one was away; nothing of it is kept here: say it again"
             )
+        if row["refusal"] == "closed":
+            raise FencedError(
+                f"another daemon has closed this message of {agent[:80]} with {sender[:80]} as "
+                "interrupted, since this one was away; say it again"
+            )
         if row["refusal"]:
             state = "gone" if row["refusal"] == "gone" else "there already"
             raise StorageError(f"the conversation of {agent[:80]} with {sender[:80]} is {state}")
+        self._accepted.difference_update(keys)
         lease.stamp = (row["conversation"], row["last_seq"])
 
     async def meta(self, pair: Pair) -> Meta | None:

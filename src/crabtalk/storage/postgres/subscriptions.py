@@ -23,30 +23,33 @@ class SubscriptionTable:
 
     async def load(self) -> list[Subscription]:
         rows = await self._database.fetch(
-            "SELECT id, source, target_agent, once FROM subscriptions ORDER BY id"
+            "SELECT id, source, target_agent, once, created_by FROM subscriptions ORDER BY id"
         )
         return [Subscription(**row) for row in rows]
 
     async def of(self, source: str) -> list[Subscription]:
         """Those of one source, as they are now."""
         rows = await self._database.fetch(
-            "SELECT id, source, target_agent, once FROM subscriptions "
+            "SELECT id, source, target_agent, once, created_by FROM subscriptions "
             "WHERE source = $1 ORDER BY id",
             source,
         )
         return [Subscription(**row) for row in rows]
 
-    async def add(self, source: str, target_agent: str, *, once: bool) -> Subscription:
+    async def add(
+        self, source: str, target_agent: str, *, once: bool, created_by: str = ""
+    ) -> Subscription:
         async with self._database.transaction() as connection:
             number = await connection.fetchval(
-                "INSERT INTO subscriptions (source, target_agent, once) "
-                "VALUES ($1, $2, $3) RETURNING id",
+                "INSERT INTO subscriptions (source, target_agent, once, created_by) "
+                "VALUES ($1, $2, $3, $4) RETURNING id",
                 source,
                 target_agent,
                 once,
+                created_by,
             )
             await connection.execute(CHANGED, self._channel)
-        return Subscription(number, source, target_agent, once)
+        return Subscription(number, source, target_agent, once, created_by)
 
     async def remove(self, ids: Collection[int]) -> set[int]:
         """Those that were there."""

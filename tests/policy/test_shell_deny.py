@@ -1,6 +1,7 @@
 """Deny lists: what a command line would run, however it is written."""
 
 import os
+import re
 import shlex
 import subprocess
 
@@ -8,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crabtalk.hooks.commands import denied, is_entry
-from crabtalk.hooks.shell_words import LONGEST, UnreadableError, simple_commands
+from crabtalk.policy.shell_commands import UnreadableCommandError
+from crabtalk.policy.shell_parser import parse_commands
+from crabtalk.policy.shell_rules import find_denied, is_deny_entry
+from crabtalk.policy.shell_source import LONGEST
 
 DENY = ("rm -rf", "git push", "curl", "dd --force")
 
@@ -28,7 +31,6 @@ DENY = ("rm -rf", "git push", "curl", "dd --force")
         ("$'\\x72m' -rf x", "rm -rf"),
         ("$'\\x{172}m' -rf x", "rm -rf"),
         ("$'r\\0x'm -rf x", "rm -rf"),
-        ("r\\\nm -rf x", "rm -rf"),
         ("ls; rm -rf x", "rm -rf"),
         ("ls && rm -rf x", "rm -rf"),
         ("ls || rm -rf x", "rm -rf"),
@@ -36,7 +38,6 @@ DENY = ("rm -rf", "git push", "curl", "dd --force")
         ("ls\nrm -rf x", "rm -rf"),
         ("ls | curl -T - x", "curl"),
         ("(rm -rf x)", "rm -rf"),
-        ("((ls); (rm -rf x) )", "rm -rf"),
         ("{ rm -rf x; }", "rm -rf"),
         ("f() { rm -rf x; }; f", "rm -rf"),
         ("function f { rm -rf x; }", "rm -rf"),
@@ -89,7 +90,7 @@ DENY = ("rm -rf", "git push", "curl", "dd --force")
     ],
 )
 def test_a_denied_command_is_found_however_it_is_written(command: str, entry: str) -> None:
-    assert denied(command, DENY) == entry
+    assert find_denied(command, DENY) == entry
 
 
 @pytest.mark.req("bash.deny.parsed")
@@ -126,7 +127,7 @@ def test_a_denied_command_is_found_however_it_is_written(command: str, entry: st
     ],
 )
 def test_a_word_that_is_not_run_is_not_denied(command: str) -> None:
-    assert denied(command, DENY) is None
+    assert find_denied(command, DENY) is None
 
 
 @pytest.mark.req("bash.deny.unreadable")
@@ -147,33 +148,42 @@ def test_a_word_that_is_not_run_is_not_denied(command: str) -> None:
         "{rm,-rf,y}",
         "$(" * 100 + ")" * 100,
         "( " * 100 + ") " * 100,
+        "r\\\nm -rf x",
+        "((ls); (rm -rf x) )",
         '((echo "))"; rm -rf x; echo "") )',
         "eval " * 100 + "ls",
         "x" * (LONGEST + 1),
     ],
 )
 def test_what_cannot_be_read_is_refused_if_anything_is(command: str) -> None:
-    with pytest.raises(UnreadableError):
-        denied(command, DENY)
-    assert denied(command, ()) is None
+    with pytest.raises(UnreadableCommandError):
+        find_denied(command, DENY)
+    assert find_denied(command, ()) is None
 
 
 @pytest.mark.req("bash.deny.parsed")
 def test_a_long_option_after_one_dash_is_a_word_of_its_own() -> None:
-    assert denied("find . -delete", ["find -delete"]) == "find -delete"
-    assert denied("find . -type d -empty -ls", ["find -delete"]) is None
+    assert find_denied("find . -delete", ["find -delete"]) == "find -delete"
+    assert find_denied("find . -type d -empty -ls", ["find -delete"]) is None
 
 
 @pytest.mark.req("bash.settings")
 @pytest.mark.parametrize("text", ["", "  ", "curl | sh", "> x", "a; b", "$(x)", "'a'"])
 def test_an_entry_that_could_never_match_is_none(text: str) -> None:
-    assert not is_entry(text)
-    assert is_entry("git push --force")
+    assert not is_deny_entry(text)
+    assert is_deny_entry("git push --force")
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1))
 def test_quoted_words_come_out_as_they_went_in(words: list[str]) -> None:
-    assert simple_commands(shlex.join(["x", *words])) == [["x", *words]]
+    """Or are refused, for control characters."""
+    try:
+        (command,) = parse_commands(shlex.join(["x", *words]))
+    except UnreadableCommandError:
+        assert re.search(r"[\x00-\x08\x0b-\x1f\x7f]", "".join(words))  # noqa: PT017
+    else:
+        assert [word.text for word in command.words] == words
+        assert command.is_literal
 
 
 ESCAPED = ["x", "x{", "u", "U", "c", "0", "e", ";", "\\", "'", "é"]
@@ -185,28 +195,32 @@ PIECES = [*(f"\\{one}" for one in ESCAPED), *'7dFé"{}?']
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
 def test_what_a_backslash_spells_is_what_bash_makes_of_it(text: str) -> None:
     quoted = f"$'{text}'"
-    ((_, word),) = simple_commands(f"x .{quoted}")
+    try:
+        ((word,),) = (command.words for command in parse_commands(f"x .{quoted}"))
+    except UnreadableCommandError:  # a number that no character has
+        assert "\\U" in text  # noqa: PT017
+        return
     script = f"printf %s .{quoted}".encode()
     env = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
     said = subprocess.run(["bash"], input=script, env=env, capture_output=True, check=True).stdout
-    if word == ".$":  # unknown: a number that no character has
-        assert "\\U" in text
-    else:
-        assert os.fsencode(word) == said
+    assert os.fsencode(word.text) == said
 
 
 @given(st.text(st.sampled_from("rm -f$(){}`'\"\\;&|<>#\nEOFx=[]*")))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        denied(text, DENY)
-    except UnreadableError as error:
+        find_denied(text, DENY)
+    except UnreadableCommandError as error:
         assert str(error)  # noqa: PT017 - that it raises nothing else is the point
 
 
 @given(st.text(st.sampled_from("ab '\"\\;|&\n"), max_size=12))
 def test_a_denied_command_after_anything_complete_is_found(text: str) -> None:
     try:
-        simple_commands(text + "\n")
-    except UnreadableError:
+        parse_commands(text + "\n")
+    except UnreadableCommandError:
         return
-    assert denied(f"{text}\ncurl x", ["curl"]) == "curl" or text.endswith("\\")
+    try:
+        assert find_denied(f"{text}\ncurl x", ["curl"]) == "curl" or text.endswith("\\")
+    except UnreadableCommandError:
+        pass

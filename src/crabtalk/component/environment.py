@@ -1,0 +1,61 @@
+"""Environments of child processes: a few harmless variables, and only what is named beyond them.
+
+The daemon's own environment holds provider keys. A command or an MCP server that inherited it could
+print them, so each child gets `child_environment` instead. `hide_environment` closes the other way
+to those keys, /proc/PID/environ. Nothing here starts a process.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+
+# What programs need to find other programs, their user's files, a language and a terminal.
+BASIC = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR")
+BASIC_PREFIX = "LC_"
+# macOS asks for the encoding of a user's texts, and takes a slow way where this is missing.
+MACOS = ("__CF_USER_TEXT_ENCODING",)
+# How programs reach the network. Proxies are written in either case.
+NETWORK = (
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+)
+# For children that run our own interpreter: without these it may not find itself or this package.
+INTERPRETER = ("PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+PR_SET_DUMPABLE = 4
+
+
+def child_environment(
+    names: Iterable[str] = (),
+    added: Mapping[str, str] | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """The basic variables of `environ`, those in `names` where they are set, and `added`, which
+    wins."""
+    wanted = {*BASIC, *names, *(MACOS if sys.platform == "darwin" else ())}
+    found = {
+        name: value
+        for name, value in environ.items()
+        if name in wanted or name.startswith(BASIC_PREFIX)
+    }
+    return {**found, **(added or {})}
+
+
+def hide_environment() -> bool:
+    """Make this process's /proc/PID/environ and memory unreadable for others of the same user.
+
+    Returns whether the system did so. It also ends core dumps and debuggers that attach without
+    being root. It does not stop root. Children that run another program are not affected.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        import _ctypes  # not ctypes, which takes twice the memory for this one call
+
+        this_program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # dlopen(3) takes NULL
+        prctl = _ctypes.dlsym(this_program, "prctl")
+        return bool(_ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0)
+    except (ImportError, AttributeError, OSError):  # an interpreter or a C library without it
+        return False

@@ -1,0 +1,144 @@
+"""Verifying: the checksums of all session logs and memories of a home, with nothing started.
+
+A daemon may be running. Memories are looked at first, then logs, the last used first, until the
+time is up; the report says how many files were not looked at.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from crabtalk.memory import StoreError, verify_memory
+from crabtalk.storage import verify_log
+
+# Damaged records that are named of one file; the others are counted.
+NAMED = 20
+
+
+class DamagedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`problem` is a sentence about the record, `next_step` what to do about it."""
+
+    file: str
+    problem: str
+    next_step: str
+    line: int | None = None  # of a log
+    message_id: int | None = None
+    at: str = ""
+    entry: str = ""  # of a memory
+
+
+class Report(msgspec.Struct, frozen=True):
+    home: str
+    damage: list[DamagedRecord]
+    unnamed: int  # damaged records that are not listed
+    checked: int  # files
+    unchecked: int
+
+
+class Found(NamedTuple):
+    named: list[DamagedRecord]
+    unnamed: int
+
+
+def verify_home(home: Path, seconds: float | None = None) -> Report:
+    """Looks for `seconds` at most, or at everything. One file is always finished."""
+    end = None if seconds is None else time.monotonic() + seconds
+    damage: list[DamagedRecord] = []
+    unnamed = checked = unchecked = 0
+    for path in files_of(home):
+        if end is not None and time.monotonic() > end:
+            unchecked += 1
+            continue
+        checked += 1
+        found = check_memory(path) if path.suffix == ".crmem" else check_log(path)
+        damage += found.named
+        unnamed += found.unnamed
+    return Report(str(home), damage, unnamed, checked, unchecked)
+
+
+def files_of(home: Path) -> Iterator[Path]:
+    memories = {
+        path.with_name(path.name.removesuffix(".journal"))
+        for pattern in ("*.crmem", "*.crmem.journal")
+        for path in (home / "memory").rglob(pattern)
+    }
+    yield from sorted(memories)
+    logs = [(modified(path), path) for path in (home / "sessions").glob("*.jsonl")]
+    yield from (path for _, path in sorted(logs, reverse=True))
+
+
+def modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # deleted meanwhile
+        return 0.0
+
+
+def check_log(path: Path) -> Found:
+    try:
+        found = verify_log(path)
+    except FileNotFoundError:
+        return Found([], 0)
+    except OSError as error:
+        return unreadable(path, error.strerror or str(error))
+    named = [
+        DamagedRecord(
+            str(path),
+            one.text,
+            CUT if one.fault == "cut" else RESTORE,
+            line=one.line,
+            message_id=one.message_id,
+            at=one.at,
+        )
+        for one in found[:NAMED]
+    ]
+    return Found(named, len(found) - len(named))
+
+
+CUT = "the daemon removes it when the conversation is next used"
+RESTORE = "restore the file from a backup, or go on without this record"
+REWRITE = (
+    "write the entry again, or stop the daemon and remove {sums} to accept the memory as it is"
+)
+REPAIR = "the daemon keeps a copy and uses what can be read; restore the file from a backup"
+
+
+def check_memory(path: Path) -> Found:
+    try:
+        found = verify_memory(path)
+    except StoreError as error:
+        return unreadable(path, str(error))
+    step = REWRITE.format(sums=f"{path}.sums")
+    named = [
+        DamagedRecord(
+            str(path),
+            one.text,
+            REPAIR if one.fault in ("unreadable", "journal") else step,
+            entry=one.name,
+        )
+        for one in found[:NAMED]
+    ]
+    return Found(named, len(found) - len(named))
+
+
+def unreadable(path: Path, reason: str) -> Found:
+    text = f"the file cannot be read: {reason}"
+    return Found([DamagedRecord(str(path), text, "make it readable to you, then try again")], 0)
+
+
+def report_json(report: Report) -> str:
+    return msgspec.json.encode(report).decode()
+
+
+def report_text(report: Report) -> str:
+    lines = [f"{one.file}: {one.problem}; {one.next_step}" for one in report.damage]
+    if report.unnamed:
+        lines.append(f"{report.unnamed} more damaged records are not listed")
+    if report.unchecked:
+        lines.append(f"{report.unchecked} files were not looked at: the time was up")
+    if not report.damage:
+        lines.append(f"no damage in {report.checked} files of {report.home}")
+    return "\n".join(lines)

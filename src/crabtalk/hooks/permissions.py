@@ -1,0 +1,183 @@
+"""PermissionGate: puts each call before the policy, asks people, and carries out what they said.
+
+The composite has one. It knows which agents there are and who can be asked; what is allowed is
+decided in the policy room.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from crabtalk.policy import (
+    Asked,
+    Decision,
+    Permissions,
+    Policy,
+    Request,
+    Standing,
+    Verdict,
+    build_question,
+    digest_of,
+    parse_mode,
+    read_answer,
+)
+from crabtalk.runtime import Access, AskUser, Run, ToolDispatch, ToolError
+from crabtalk.storage import Agent, AgentError, Pair, StorageError
+
+from .asks import Asks
+
+log = logging.getLogger(__name__)
+
+
+class RuleMemory(Protocol):
+    """Remembers what people always allow in a conversation."""
+
+    async def approve(self, pair: Pair, rule: str) -> None:
+        """Raises StorageError when it cannot be remembered."""
+        ...
+
+
+class NoRuleMemory:
+    async def approve(self, pair: Pair, rule: str) -> None:
+        pass
+
+
+class PermissionGate:
+    """`is_watched` tells whether anybody follows all events and could answer a question."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        asks: Asks,
+        memory: Callable[[], RuleMemory] = NoRuleMemory,
+        is_watched: Callable[[Run], bool] = lambda run: False,
+    ) -> None:
+        self.policy = policy
+        self._asks = asks
+        self._memory = memory
+        self._is_watched = is_watched
+        self._agents: dict[str, Agent] = {}
+
+    def register(self, agent: Agent) -> None:
+        self._agents[agent.name] = agent
+
+    def unregister(self, name: str) -> None:
+        self._agents.pop(name, None)
+
+    def agent_of(self, call: ToolDispatch) -> Agent:
+        """Raises ToolError: a run that outlives its agent is confined to nothing we know."""
+        try:
+            return self._agents[call.agent]
+        except KeyError:
+            raise ToolError(f"permission denied: no agent is called {call.agent!r} now") from None
+
+    async def collect_asks(
+        self, calls: Sequence[tuple[ToolDispatch, Sequence[str], Access]]
+    ) -> tuple[list[Asked], list[Asked]]:
+        """The approvals that calls need: of the person who speaks, and of the owner."""
+        own: dict[str, Asked] = {}
+        owners: dict[str, Asked] = {}
+        for call, names, access in calls:
+            agent = self._agents.get(call.agent)
+            if agent is None or not names:
+                continue
+            request = self.policy.request(call, names, access)
+            verdict = await self.policy.judge(request, agent)
+            if verdict.decision is not Decision.ASK or self.unanswerable(call.run, agent):
+                continue
+            for_owner = self.is_for_owner(call.run, agent)
+            asked = build_question(request, verdict.reason, for_owner=for_owner)
+            (owners if for_owner else own)[asked.question.question] = asked
+        return list(own.values()), list(owners.values())
+
+    def is_for_owner(self, run: Run, agent: Agent) -> bool:
+        """Whether a stranger set the run off, who must not allow its calls."""
+        return self.policy.standing(run, agent) is Standing.STRANGER
+
+    def unanswerable(self, run: Run, agent: Agent) -> str | None:
+        """Why nobody could answer, so that asking is no use."""
+        root = run.tree.root
+        if root.unattended or run.unattended:
+            return (
+                "it needs an approval, and nobody is there to give one; use `--mode auto`, or "
+                "allow it in [permissions] of the agent's file"
+            )
+        if (not root.attended or self.is_for_owner(run, agent)) and not self._is_watched(run):
+            return (
+                "it needs the owner's approval, and no client is connected that could give it; "
+                "open a chat, or allow it in [permissions] of the agent's file"
+            )
+        return None
+
+    async def check(self, call: ToolDispatch, names: Sequence[str], access: Access) -> None:
+        """Waits for an approval where one is needed. Raises ToolError for what is not allowed."""
+        agent = self.agent_of(call)
+        request = self.policy.request(call, names, access)
+        verdict = await self.policy.judge(request, agent)
+        if verdict.decision is Decision.DENY:
+            raise DeniedError(verdict)
+        if verdict.decision is Decision.ASK:
+            if (sentence := self.unanswerable(call.run, agent)) is not None:
+                raise ToolError(f"permission denied: {sentence}")
+            await self._wait_for_approval(call, request, verdict, agent)
+
+    async def _wait_for_approval(
+        self, call: ToolDispatch, request: Request, verdict: Verdict, agent: Agent
+    ) -> None:
+        for_owner = self.is_for_owner(call.run, agent)
+        asked = build_question(request, verdict.reason, for_owner=for_owner)
+        count = self._asks.question_count(call.run, for_owner=for_owner)
+        reply = await self._asks.answer(call.run, for_owner=for_owner)
+        answer = read_answer(asked, reply, is_only_one=count == 1)
+        decision = "always" if answer.is_always else "allowed" if answer.is_allowed else "denied"
+        call.run.receipts.append(
+            (
+                "approval",
+                {
+                    "call_id": call.call_id,
+                    "tool": call.name,
+                    "digest": digest_of(call),
+                    "decision": decision if reply is not None else "unanswered",
+                    "by": "owner" if for_owner else call.run.origin,
+                    **({"rules": list(asked.rules)} if answer.is_always else {}),
+                },
+            )
+        )
+        if not answer.is_allowed:
+            who = "the owner" if for_owner else "the user"
+            why = "nobody allowed it in time" if reply is None else f"{who} said no"
+            raise ToolError(f"permission denied: {why}")
+        if answer.is_always:
+            await self._remember(call.run.tree.root.pair, asked.rules)
+
+    async def _remember(self, pair: Pair, rules: Sequence[str]) -> None:
+        for rule in rules:
+            try:
+                await self._memory().approve(pair, rule)
+            except StorageError as error:
+                # This once it was allowed in any case; the next call asks again.
+                log.warning("an approval could not be remembered: %s", error)
+
+    def open_asks(self, run: Run, own: Sequence[Asked], owners: Sequence[Asked]) -> list[AskUser]:
+        """Opens the approvals that are the owner's; those of the speaker go with its other
+        questions."""
+        if not owners:
+            return []
+        return [self._asks.open(run, [asked.question for asked in owners], for_owner=True)]
+
+
+class DeniedError(ToolError):
+    """The policy denied a call."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(f"permission denied: {verdict.reason}")
+
+
+def check_agent(agent: Agent) -> None:
+    """Raises AgentError for a mode or permissions that cannot be meant."""
+    Permissions.of(agent)
+    if agent.mode:
+        try:
+            parse_mode(agent.mode)
+        except ValueError as error:
+            raise AgentError(f"mode: {error}") from None

@@ -1,0 +1,197 @@
+"""Approvals: the question a person gets about a call, and what the answer allows.
+
+The question shows all of the call, with invisible characters spelled out. An answer holds for
+exactly the bytes that were shown: the digest in the question is compared again when the call is
+carried out.
+"""
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from crabtalk.runtime import Approval, AskOption, AskQuestion, ToolDispatch
+
+from .rules import Request
+from .shell_rules import suggest_rule
+
+ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
+# What people type, and what clients of earlier versions send.
+YES = {"allow", "yes", "y", "ok"}
+ALWAYS_WORDS = {"always", "always here"}
+
+
+class Answer(msgspec.Struct, frozen=True):
+    is_allowed: bool
+    is_always: bool = False
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question, and the rules that "Always" would remember."""
+
+    question: AskQuestion
+    rules: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        return self.question.approval.digest if self.question.approval is not None else ""
+
+
+def build_question(request: Request, reason: str, *, for_owner: bool) -> Asked:
+    call = request.call
+    rules = suggest_rules(request)
+    approval = Approval(
+        agent=call.agent,
+        tool=call.name,
+        call=describe_call(request),
+        cwd=make_visible(str(call.cwd)),
+        env=command_environment(request),
+        always=describe_rules(rules),
+        digest=digest_of(call),
+        requested_by=call.run.origin,
+        for_owner=for_owner,
+        reason=reason,
+    )
+    options = [AskOption(ALLOW, "this once"), AskOption(DENY, "the agent is told so")]
+    if rules:
+        options.append(AskOption(ALWAYS, approval.always))
+    return Asked(
+        AskQuestion(
+            question=describe_in_full(approval),
+            header=call.name,
+            options=tuple(options),
+            approval=approval,
+        ),
+        rules,
+    )
+
+
+def digest_of(call: ToolDispatch) -> str:
+    """Of everything that decides what the call does."""
+    parts = [call.agent, call.name, call.arguments, str(call.cwd)]
+    data = json.dumps(parts, ensure_ascii=True).encode()
+    return hashlib.sha256(data).hexdigest()
+
+
+def describe_call(request: Request) -> str:
+    """The whole call as a person reads it: a command as it is, an edit as what goes and what comes,
+    anything else as its arguments."""
+    arguments = dict(request.arguments)
+    if not arguments:
+        return make_visible(request.call.arguments)
+    lines: list[str] = []
+    if request.access.kind == "shell" and isinstance(arguments.get("command"), str):
+        arguments.pop("env", None)
+        lines.append(make_visible(str(arguments.pop("command"))))
+    elif request.access.kind == "edit":
+        lines.append(make_visible(str(arguments.pop("path", ""))))
+        for key, sign in (("old_string", "-"), ("new_string", "+")):
+            if key in arguments:
+                text = make_visible(str(arguments.pop(key)))
+                lines += [f"{sign} {line}" for line in text.split("\n")]
+    for key, value in arguments.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        lines.append(f"{make_visible(key)}: {make_visible(text)}")
+    return "\n".join(lines)
+
+
+def command_environment(request: Request) -> dict[str, str]:
+    """The variables a call sets for its command."""
+    env = request.arguments.get("env") if request.access.kind == "shell" else None
+    if not isinstance(env, dict):
+        return {}
+    return {make_visible(str(key)): make_visible(str(value)) for key, value in env.items()}
+
+
+def describe_in_full(approval: Approval) -> str:
+    """All of it as one text, for clients that show a question as it is."""
+    lines = [f"May {approval.agent} call {approval.tool}? {approval.reason}", approval.call]
+    lines += [f"with {name}={value}" for name, value in approval.env.items()]
+    lines.append(f"in {approval.cwd}")
+    if approval.for_owner:
+        lines.append(f"for {make_visible(approval.requested_by)}")
+    return "\n".join(lines)
+
+
+def make_visible(text: str) -> str:
+    """The same with control and invisible characters spelled out; line feeds and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character
+        if character in "\n\t" or not is_invisible(character)
+        else f"\\u{{{ord(character):x}}}"
+        for character in text
+    )
+
+
+def is_invisible(character: str) -> bool:
+    """Controls, formats such as U+202E, halves of characters, unusual spaces and line ends."""
+    category = unicodedata.category(character)
+    return category in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") or (
+        category == "Zs" and character != " "
+    )
+
+
+def suggest_rules(request: Request) -> tuple[str, ...]:
+    """What "Always" would remember for this call; nothing where no rule is safe."""
+    call = request.call
+    match request.access.kind:
+        case "shell":
+            if request.arguments.get("env"):
+                return ()
+            return tuple(f"bash({rule})" for rule in suggest_rule(request.access.target) or ())
+        case "edit":
+            path = request.path
+            return (f"{call.name}({path})",) if path is not None else ()
+        case "mcp":
+            return (f"mcp({request.names[0]})",) if request.names else ()
+        case "delegate":
+            return ()
+    return (request.names[0],) if request.names else ()
+
+
+def describe_rules(rules: Sequence[str]) -> str:
+    """In words, for the person who decides."""
+    return "; ".join(describe_rule(rule) for rule in rules)
+
+
+def describe_rule(rule: str) -> str:
+    tool, _, rest = rule.partition("(")
+    pattern = make_visible(rest.removesuffix(")"))
+    if tool == "bash":
+        is_prefix = pattern.endswith(":*")
+        command = pattern.removesuffix(":*")
+        what = f"commands that begin with `{command}`" if is_prefix else f"the command `{command}`"
+    elif tool == "mcp":
+        what = f"every call of {pattern}"
+    elif rest:
+        what = f"{tool} of {pattern}"
+    else:
+        what = f"every call of {tool}"
+    return f"{what}, in this conversation"
+
+
+def read_answer(asked: Asked, reply: str | None, *, is_only_one: bool) -> Answer:
+    """What a reply says about a question. No answer, and any but a yes, is a no.
+
+    Forms answer with a JSON object from question to label. A bare word counts only where one thing
+    was asked: else it would allow what the person may not have looked at.
+    """
+    if reply is None:
+        return Answer(False)
+    given: Any
+    try:
+        given = json.loads(reply)
+    except ValueError:
+        given = reply
+    if isinstance(given, dict):
+        given = given.get(asked.question.question, "")
+    elif not is_only_one:
+        given = ""
+    word = str(given).strip().lower()
+    is_always = word in ALWAYS_WORDS and bool(asked.rules)
+    return Answer(word in YES or word in ALWAYS_WORDS, is_always)

@@ -1,0 +1,67 @@
+"""Defaults: what a call may do where no rule says otherwise. The tables in the docs are made of
+this page."""
+
+from .modes import Mode
+
+# What tools touch, in words for people, in the order the docs list them.
+KINDS = {
+    "read": "reads a file",
+    "edit": "changes a file",
+    "shell": "runs a command",
+    "mcp": "calls a tool of an MCP server",
+    "delegate": "starts another agent",
+    "memory-read": "recalls notes and archives",
+    "memory-write": "writes or forgets notes",
+    "sessions": "searches earlier conversations",
+    "question": "asks a question",
+    "conversation": "loads a skill, names the conversation",
+    "other": "is a plugin's tool",
+}
+
+ALLOW, ASK, DENY = "allow", "ask", "deny"
+
+# Kind → what each mode says: plan, ask, accept-edits, auto.
+BY_MODE: dict[str, tuple[str, str, str, str]] = {
+    "read": (ALLOW, ALLOW, ALLOW, ALLOW),
+    "edit": (DENY, ASK, ALLOW, ALLOW),
+    "shell": (DENY, ASK, ASK, ALLOW),  # commands that only read are allowed in all of them
+    "mcp": (DENY, ASK, ASK, ALLOW),
+    "delegate": (ALLOW, ALLOW, ALLOW, ALLOW),
+    "memory-read": (ALLOW, ALLOW, ALLOW, ALLOW),
+    "memory-write": (DENY, ALLOW, ALLOW, ALLOW),
+    "sessions": (ALLOW, ALLOW, ALLOW, ALLOW),
+    "question": (ALLOW, ALLOW, ALLOW, ALLOW),
+    "conversation": (ALLOW, ALLOW, ALLOW, ALLOW),
+    "other": (DENY, ASK, ASK, ALLOW),
+}
+
+# What senders that are neither the owner nor named in the agent's file may not do at all.
+STRANGER_DENIALS = {
+    "shell": (
+        "bash is not for the sender {sender}; name it in allow_senders of [hooks.bash] in the file "
+        "of {agent} to change that"
+    ),
+    "delegate": (
+        "the sender {sender} may have {agent} start workers, not other agents; add "
+        '"delegate(NAME)" to strangers of [permissions] in its file to change that'
+    ),
+}
+# What holds for them besides, for explanations and docs.
+STRANGER_LIMITS = {
+    "read": "only files in a folder of the sender's own",
+    "edit": "only files in a folder of the sender's own",
+    "memory-read": "only the sender's own notes and archives",
+    "memory-write": "only the sender's own notes",
+    "sessions": "only the sender's own conversations",
+}
+
+
+def default_verdict(kind: str, mode: Mode) -> tuple[str, str]:
+    """The decision, and why."""
+    decision = BY_MODE.get(kind, BY_MODE["other"])[mode]
+    match decision:
+        case "allow":
+            return decision, f"mode {mode.word} allows what {KINDS.get(kind, KINDS['other'])}"
+        case "ask":
+            return decision, f"mode {mode.word} asks before it {KINDS.get(kind, KINDS['other'])}"
+    return decision, f"mode {mode.word} refuses what {KINDS.get(kind, KINDS['other'])}"

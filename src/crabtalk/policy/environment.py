@@ -1,0 +1,75 @@
+"""Environment variables that a tool call may not set, because they change which code runs.
+
+A command is judged by its text. A variable that loads a library into it, or has it start another
+program, would get around every rule and every approval of that text. This is a list of known
+names, so it is no sandbox: it keeps the text of a command the whole truth about it.
+"""
+
+import re
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+# Matched in upper case. Each family reads code, options or the names of programs from its names.
+REFUSED_PREFIXES = (
+    *("LD_", "DYLD_", "GCONV_", "GLIBC_", "MALLOC_"),  # the loader and the C library
+    *("BASH", "ZSH", "KSH"),  # BASH_ENV, BASH_FUNC_…, BASHOPTS
+    *("PYTHON", "PERL", "RUBY", "GEM_", "BUNDLE_", "LUA_", "PHP", "R_", "JULIA_", "GUILE_", "ERL_"),
+    *(
+        "NPM_",
+        "YARN_",
+        "PNPM_",
+        "PIP_",
+        "UV_",
+        "CARGO_",
+        "RUSTC",
+        "RUSTDOC",
+        "RUSTUP_",
+        "CMAKE_",
+        "PKG_CONFIG",
+    ),
+    *("DOTNET_", "CORECLR_", "COR_", "OPENSSL_", "SUDO_", "SYSTEMD_", "LESS", "HG", "SVN_", "VIM"),
+    "GIT_",
+)
+REFUSED_NAMES = frozenset(
+    {
+        # Where programs and their settings are found.
+        *("PATH", "HOME", "SHELL", "CDPATH", "ZDOTDIR", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"),
+        *("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR"),
+        # The shell.
+        *("ENV", "IFS", "PS0", "PS1", "PS2", "PS3", "PS4", "PROMPT_COMMAND", "SHELLOPTS"),
+        *("EXECIGNORE", "GLOBIGNORE", "INPUTRC", "FPATH", "FCEDIT", "HISTFILE", "MAILPATH"),
+        # The C library and the terminal.
+        *("LOCPATH", "NLSPATH", "HOSTALIASES", "RES_OPTIONS", "GETCONF_DIR", "TERMINFO", "TERMCAP"),
+        *("TERMINFO_DIRS",),
+        # Interpreters and virtual machines.
+        *("NODE_OPTIONS", "NODE_PATH", "NODE_REPL_EXTERNAL_MODULE", "CLASSPATH", "JAVA_HOME"),
+        *("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "JAVA_OPTS", "MAVEN_OPTS"),
+        *("GRADLE_OPTS", "TCLLIBPATH", "EMACSLOADPATH", "AWKPATH", "AWKLIBPATH", "VIRTUAL_ENV"),
+        # Programs that start a program or read a file of settings.
+        *("EDITOR", "VISUAL", "PAGER", "MANPAGER", "BROWSER", "SSH_ASKPASS", "RSYNC_RSH"),
+        *("RSYNC_CONNECT_PROG", "CVS_RSH", "TAR_OPTIONS", "EXINIT", "MYVIMRC", "FZF_DEFAULT_OPTS"),
+        *("FZF_DEFAULT_COMMAND", "BAT_PAGER", "DELTA_PAGER", "MANOPT", "DOCKER_HOST"),
+        *("DOCKER_CONFIG", "KUBECONFIG", "AWS_CONFIG_FILE", "CURL_HOME", "WGETRC"),
+        # Compilers and their drivers.
+        *("CC", "CXX", "CPP", "LD", "AR", "AS", "MAKE", "MAKEFLAGS", "MAKEFILES", "GNUMAKEFLAGS"),
+        *("GOFLAGS", "GOROOT", "GOPATH", "GOENV", "GOTOOLCHAIN", "GCC_EXEC_PREFIX"),
+        *("COMPILER_PATH", "CONFIG_SITE"),
+    }
+)
+# Most variables of git can run a program; these say who commits, and when.
+ALLOWED = re.compile(r"GIT_(AUTHOR|COMMITTER)_(NAME|EMAIL|DATE)\Z|GIT_TERMINAL_PROMPT\Z")
+
+
+def is_variable_name(name: str) -> bool:
+    """Whether a shell could have a variable of this name; exported functions have others."""
+    return VARIABLE.match(name) is not None
+
+
+def changes_what_runs(name: str) -> bool:
+    """Whether a variable of this name may load code into a command or start another program."""
+    if not is_variable_name(name):
+        return True
+    upper = name.upper()
+    if ALLOWED.match(upper):
+        return False
+    return upper in REFUSED_NAMES or upper.startswith(REFUSED_PREFIXES)

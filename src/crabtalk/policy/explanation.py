@@ -1,0 +1,158 @@
+"""Explanation: what a sender may do with an agent, tool by tool, and why.
+
+It asks the policy the same questions a call would, so that it cannot say anything else.
+"""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from crabtalk.storage import Agent
+
+from .defaults import KINDS, STRANGER_DENIALS, STRANGER_LIMITS, default_verdict
+from .modes import Mode
+from .origins import Standing
+from .policy import Policy
+from .rules import Permissions, Rule
+
+
+class ToolLine(msgspec.Struct, frozen=True):
+    tool: str
+    verdict: str
+    reason: str
+
+
+class ToolInScope(msgspec.Struct, frozen=True):
+    """A tool there is, and whether the agent's file offers it."""
+
+    name: str
+    names: tuple[str, ...]
+    kind: str
+    is_offered: bool
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    standing: Standing
+    standing_reason: str
+    mode: Mode
+    tools: tuple[ToolLine, ...]
+    notes: tuple[str, ...]
+
+
+def explain(
+    policy: Policy,
+    agent: Agent,
+    sender: str,
+    mode: Mode,
+    tools: Sequence[ToolInScope],
+) -> Explanation:
+    standing = policy.owners.standing(sender, (agent,))
+    lines = tuple(explain_tool(agent, sender, standing, mode, tool) for tool in tools)
+    notes = collect_notes(policy, agent, sender, standing)
+    return Explanation(standing, policy.owners.explain(sender, agent), mode, lines, notes)
+
+
+def explain_tool(
+    agent: Agent, sender: str, standing: Standing, mode: Mode, tool: ToolInScope
+) -> ToolLine:
+    name, names, kind = tool.name, tool.names, tool.kind
+    if not tool.is_offered:
+        return ToolLine(name, "deny", f"the file of {agent.name} does not offer it")
+    permissions = Permissions.of(agent)
+    is_stranger = standing is Standing.STRANGER
+    if (denied := whole_tool_rule(permissions.deny, names, kind)) is not None:
+        return ToolLine(name, "deny", f"the file of {agent.name} denies {denied}")
+    if is_stranger and kind in STRANGER_DENIALS:
+        opened = rules_about(permissions.strangers, names, kind)
+        if not opened:
+            sentence = STRANGER_DENIALS[kind].format(sender=repr(sender[:80]), agent=agent.name)
+            verdict = "allow" if kind == "delegate" else "deny"
+            return ToolLine(name, verdict, "workers only" if kind == "delegate" else sentence)
+        return ToolLine(name, "allow", f"only {', '.join(map(str, opened))}")
+    decision, reason = default_verdict(kind, mode)
+    if (asked := whole_tool_rule(permissions.ask, names, kind)) is not None:
+        decision, reason = "ask", f"the file of {agent.name} asks before {asked}"
+    elif (allowed := whole_tool_rule(permissions.allow, names, kind)) is not None:
+        decision, reason = "allow", f"the file of {agent.name} allows {allowed}"
+    elif kind == "shell" and mode is not Mode.AUTO:
+        reason = f"{reason}; commands that only read run without a question"
+    partial = [
+        f"{word} {rule}"
+        for word, rules in (
+            ("denied:", permissions.deny),
+            ("asks:", permissions.ask),
+            ("allowed:", permissions.allow),
+        )
+        for rule in rules_about(rules, names, kind)
+        if rule.pattern is not None
+    ]
+    if is_stranger and (limit := STRANGER_LIMITS.get(kind)) is not None:
+        partial.insert(0, limit)
+    if is_stranger and decision == "ask":
+        partial.append("the owner is asked, not the sender")
+    return ToolLine(name, decision, "; ".join([reason, *partial]))
+
+
+def rules_about(rules: Sequence[Rule], names: Sequence[str], kind: str) -> list[Rule]:
+    return [
+        rule
+        for rule in rules
+        if any(fnmatchcase(name, rule.tool) for name in names)
+        or (
+            rule.tool == "mcp"
+            and kind == "mcp"
+            and any(rule.pattern is None or fnmatchcase(name, rule.pattern) for name in names)
+        )
+    ]
+
+
+def whole_tool_rule(rules: Sequence[Rule], names: Sequence[str], kind: str) -> Rule | None:
+    """A rule about every call of a tool."""
+    return next(
+        (
+            rule
+            for rule in rules_about(rules, names, kind)
+            if rule.pattern is None or rule.tool == "mcp"
+        ),
+        None,
+    )
+
+
+def collect_notes(policy: Policy, agent: Agent, sender: str, standing: Standing) -> tuple[str, ...]:
+    """What holds for all tools."""
+    notes: list[str] = []
+    bash = agent.hooks.get("bash", {})
+    if bash.get("sandbox", "off") != "off":
+        notes.append(f"commands run in a sandbox ({bash['sandbox']}), and so do those of delegates")
+    if bash.get("deny"):
+        notes.append(f"commands denied: {', '.join(map(str, bash['deny']))}")
+    if standing is Standing.STRANGER and policy.home is not None:
+        folder = policy.working_directory(agent, sender, policy.home)
+        opened = ", ".join(map(str, (folder, *policy.stranger_folders((agent,)))))
+        notes.append(f"files: only in {opened}")
+    elif roots := agent.hooks.get("files", {}).get("roots"):
+        notes.append(f"files: only in {', '.join(map(str, roots))}")
+    else:
+        notes.append("files: all this account may use, but for the daemon's home and processes")
+    if standing is Standing.OWNER:
+        notes.append("memory: your notes, and those the agent wrote while you spoke")
+    else:
+        notes.append("memory and sessions: only the sender's own")
+    notes.append("delegated runs have the caller's limits and their own")
+    return tuple(notes)
+
+
+def kinds_table() -> list[tuple[str, str, str]]:
+    """Rows for the docs: what a tool does, what each mode says, what strangers may."""
+    rows = []
+    for kind, words in KINDS.items():
+        modes = [default_verdict(kind, mode)[0] for mode in Mode]
+        stranger = (
+            "denied"
+            if kind == "shell"
+            else STRANGER_LIMITS.get(kind)
+            or ("to workers only" if kind == "delegate" else "as the owner")
+        )
+        rows.append((words, " / ".join(modes), stranger))
+    return rows

@@ -1,0 +1,82 @@
+"""Origins: the sender in whose name a run acts, and how far that sender is trusted.
+
+The origin of a run is set where it begins and inherited by everything that comes of it. Who the
+owner is, is known by name and never guessed from how a sender is spelled: an unknown sender is a
+stranger.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+
+from crabtalk.runtime import DEFAULT_SENDER
+from crabtalk.storage import Agent
+
+# Several conversations of one person with one agent are `user~work`, `user~home`.
+BRANCH = "~"
+
+
+class Standing(IntEnum):
+    """How far a sender is trusted, the least first."""
+
+    STRANGER = 0
+    TRUSTED = 1  # named in the agent's file
+    OWNER = 2
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class Owners:
+    """The senders that are the owner of this daemon."""
+
+    def __init__(self, named: Iterable[str] = (), account: str | None = None) -> None:
+        """`named` is [daemon] owners; `account` the user that runs the daemon, whose name earlier
+        terminals send."""
+        self.account = account_name() if account is None else account
+        self.named = frozenset(named)
+        self._known = self.named | {DEFAULT_SENDER} | ({self.account} if self.account else set())
+
+    def is_owner(self, sender: str) -> bool:
+        return sender in self._known or sender.partition(BRANCH)[0] == DEFAULT_SENDER
+
+    def standing(self, sender: str, agents: Sequence[Agent]) -> Standing:
+        """Of a sender with an agent, or with each of several: the least of them counts."""
+        if self.is_owner(sender):
+            return Standing.OWNER
+        if agents and all(is_trusted(sender, agent) for agent in agents):
+            return Standing.TRUSTED
+        return Standing.STRANGER
+
+    def explain(self, sender: str, agent: Agent) -> str:
+        """Why a sender has the standing it has."""
+        if sender in self.named:
+            return "listed in [daemon] owners of config.toml"
+        if self.account and sender == self.account:
+            return "the account that runs the daemon"
+        if self.is_owner(sender):
+            return "the owner's own sender"
+        if is_trusted(sender, agent):
+            return "listed in allow_senders of [hooks.bash] in the agent's file"
+        return "neither in [daemon] owners nor in the agent's file"
+
+
+def is_trusted(sender: str, agent: Agent) -> bool:
+    """Whether the agent's file names the sender, exactly or by a beginning such as `tg:*`."""
+    listed = agent.hooks.get("bash", {}).get("allow_senders", ())
+    return any(
+        sender.startswith(entry[:-1]) if entry.endswith("*") else sender == entry
+        for entry in listed
+        if isinstance(entry, str)
+    )
+
+
+def account_name() -> str:
+    """The user that runs this process, from the system's list: an environment can say anything."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError, AttributeError):  # no such list here, or no entry in it
+        return ""

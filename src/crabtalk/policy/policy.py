@@ -1,0 +1,192 @@
+"""Policy: the one place that decides whether a call is allowed, asked about or denied.
+
+A call is judged by the origin of its run, the agent, the tool and what it touches. A delegated run
+is judged once for every agent in its line, from the first caller to itself, and the strictest
+verdict counts: so it may do no more than any of them.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+
+from crabtalk.protocol import sender_folder
+from crabtalk.runtime import Access, Run, ToolDispatch
+from crabtalk.storage import Agent, Pair
+
+from .defaults import STRANGER_DENIALS, default_verdict
+from .file_access import FILES, SKILLS, FileAccess
+from .harmless_commands import is_harmless
+from .modes import Mode, parse_mode
+from .origins import Owners, Standing
+from .rules import Permissions, Request, find_cover, find_match, parse_rule
+
+
+class Decision(IntEnum):
+    """From the most permissive to the strictest."""
+
+    ALLOW = 0
+    ASK = 1
+    DENY = 2
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    decision: Decision
+    reason: str
+
+
+class Policy:
+    """`home` is the daemon's; `mode_of` and `remembered` tell what was set for a conversation."""
+
+    def __init__(
+        self,
+        home: Path | None = None,
+        owners: Owners | None = None,
+        *,
+        mode_of: Callable[[Pair], str] = lambda pair: "",
+        remembered: Callable[[Pair], Collection[str]] = lambda pair: (),
+        roots_of: Callable[[Agent], tuple[Path, ...]] = lambda agent: (),
+    ) -> None:
+        self.home = home
+        self.owners = owners or Owners()
+        self._mode_of = mode_of
+        self._remembered = remembered
+        self._roots_of = roots_of
+
+    # ── What holds for a run ────────────────────────────────────────────────────────────────
+
+    def standing(self, run: Run, agent: Agent) -> Standing:
+        """Of the run's origin, with all agents in its line."""
+        return self.owners.standing(run.origin, (*run.lineage, agent))
+
+    def mode(self, run: Run, agent: Agent) -> Mode:
+        """The mode of the first run, tightened by every agent below it."""
+        line = (*run.lineage, agent)
+        mode = self.conversation_mode(run.tree.root, line[0])
+        for below in line[1:]:
+            if below.mode:
+                mode = min(mode, parse_mode(below.mode))
+        return mode
+
+    def conversation_mode(self, run: Run, agent: Agent) -> Mode:
+        """What the turn asks for, else what was set for the conversation, else the agent's."""
+        return parse_mode(run.mode or self._mode_of(run.pair) or agent.mode or Mode.AUTO.word)
+
+    def file_access(self, run: Run, agent: Agent) -> FileAccess:
+        """Where the file tools of a run may go."""
+        line = (*run.lineage, agent)
+        folders = [roots for each in line if (roots := self._roots_of(each))]
+        if self.home is None:
+            return FileAccess(tuple(folders))
+        files = self.home / FILES
+        if self.owners.standing(run.origin, line) is Standing.STRANGER:
+            own = sender_folder(self.home, run.origin)
+            return FileAccess(
+                ((own, *self.stranger_folders(line)),), self.home, open_in_home=(own,)
+            )
+        return FileAccess(
+            tuple(folders), self.home, open_in_home=(files,), readable_in_home=(self.home / SKILLS,)
+        )
+
+    def stranger_folders(self, line: Sequence[Agent]) -> tuple[Path, ...]:
+        """Folders that the file of every agent in line opens to strangers: `read(/srv/docs/**)`."""
+        opened: set[Path] | None = None
+        for agent in line:
+            rules = Permissions.of(agent).strangers
+            folders = {
+                Path(rule.pattern.removesuffix("/**")).expanduser()
+                for rule in rules
+                if rule.tool in ("read", "edit") and rule.pattern and rule.pattern.endswith("/**")
+            }
+            opened = folders if opened is None else opened & folders
+        return tuple(sorted(opened or ()))
+
+    def working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
+        """A stranger works in the folder of its own, whatever was asked for."""
+        is_stranger = self.owners.standing(origin, (agent,)) is Standing.STRANGER
+        return sender_folder(self.home, origin) if self.home and is_stranger else cwd
+
+    # ── Calls ───────────────────────────────────────────────────────────────────────────────
+
+    async def judge(self, request: Request, agent: Agent) -> Verdict:
+        """The strictest verdict of all agents in line. Looks at the file system in a thread."""
+        if request.access.kind in ("read", "edit", "shell"):
+            return await asyncio.to_thread(self.judge_now, request, agent)
+        return self.judge_now(request, agent)
+
+    def judge_now(self, request: Request, agent: Agent) -> Verdict:
+        """The same, blocking."""
+        run = request.call.run
+        standing = self.standing(run, agent)
+        mode = self.mode(run, agent)
+        remembered = self._remembered(run.tree.root.pair)
+        verdicts = [
+            self._judge_for(request, each, standing, mode, remembered)
+            for each in (*run.lineage, agent)
+        ]
+        return max(verdicts, key=lambda verdict: verdict.decision)
+
+    def _judge_for(
+        self,
+        request: Request,
+        agent: Agent,
+        standing: Standing,
+        mode: Mode,
+        remembered: Collection[str],
+    ) -> Verdict:
+        permissions = Permissions.of(agent)
+        if (rule := find_match(permissions.deny, request)) is not None:
+            return Verdict(Decision.DENY, f"the file of {agent.name} denies {rule}")
+        if standing is Standing.STRANGER:
+            denial = self._deny_stranger(request, agent, permissions)
+            if denial is not None:
+                return denial
+        always = [rule for text in remembered if (rule := remembered_rule(text)) is not None]
+        if (cover := find_cover(always, request)) is not None:
+            return Verdict(Decision.ALLOW, f"you always allow {cover} in this conversation")
+        if (rule := find_match(permissions.ask, request)) is not None:
+            return Verdict(Decision.ASK, f"the file of {agent.name} asks before {rule}")
+        if (cover := find_cover(permissions.allow, request)) is not None:
+            return Verdict(Decision.ALLOW, f"the file of {agent.name} allows {cover}")
+        return self._judge_by_mode(request, mode)
+
+    def _deny_stranger(
+        self, request: Request, agent: Agent, permissions: Permissions
+    ) -> Verdict | None:
+        """What a sender that is not the owner may not do, unless the agent's file opens it."""
+        sentence = STRANGER_DENIALS.get(request.access.kind)
+        if sentence is None or find_cover(permissions.strangers, request) is not None:
+            return None
+        if request.access.kind == "delegate" and not request.access.target:
+            return None  # to workers, which have the caller's own rights
+        origin = request.call.run.origin[:80]
+        return Verdict(Decision.DENY, sentence.format(sender=repr(origin), agent=agent.name))
+
+    def _judge_by_mode(self, request: Request, mode: Mode) -> Verdict:
+        decision, reason = default_verdict(request.access.kind, mode)
+        if request.access.kind == "shell" and decision != "allow":
+            call = request.call
+            is_free = not request.arguments.get("env")
+            if is_free and is_harmless(request.access.target, call.cwd, self.home or call.cwd):
+                return Verdict(Decision.ALLOW, "it only reads")
+        return Verdict(Decision[decision.upper()], reason)
+
+    def request(self, call: ToolDispatch, names: Sequence[str], access: Access) -> Request:
+        return Request(call, names, access)
+
+
+def remembered_rule(text: str):  # type: ignore[no-untyped-def]
+    """A rule that "Always" remembered. Earlier versions remembered all of `bash` under a label that
+    did not say so: that is asked again."""
+    if text == "bash":
+        return None
+    try:
+        return parse_rule(text)
+    except ValueError:
+        return None

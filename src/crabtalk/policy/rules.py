@@ -1,0 +1,223 @@
+"""Rules: which calls a line such as `bash(git status:*)` or `edit(src/**)` is about.
+
+A rule names a tool and, in brackets, a pattern for what the call touches: words of a command, a
+path, an MCP tool, a domain, an agent. A rule without brackets is about every call of the tool.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from crabtalk.runtime import Access, ToolDispatch
+from crabtalk.storage import Agent, AgentError
+
+from .shell_parser import SimpleCommand, UnreadableCommandError, parse_commands
+from .shell_rules import ShellRule, covers_all, matches_any, parse_shell_rule
+
+RULE = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
+PATH_TOOLS = {"read", "edit", "write", "glob", "grep"}
+LISTS = ("allow", "ask", "deny", "strangers")
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """`pattern` None: every call of the tool."""
+
+    tool: str
+    pattern: str | None = None
+
+    def __str__(self) -> str:
+        return self.tool if self.pattern is None else f"{self.tool}({self.pattern})"
+
+
+def parse_rule(text: str) -> Rule:
+    """Raises ValueError with a sentence for what is no rule."""
+    found = RULE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(
+            f"{text[:80]!r} is no rule; write a tool and a pattern, such as "
+            '"bash(git status:*)", "edit(src/**)" or "mcp(github__*)"'
+        )
+    rule = Rule(found["tool"], found["pattern"])
+    if rule.pattern is not None and not rule.pattern.strip():
+        raise ValueError(
+            f"{text[:80]!r} has an empty pattern; leave the brackets out for all calls"
+        )
+    if rule.tool == "bash" and rule.pattern is not None:
+        parse_shell_rule(rule.pattern)
+    return rule
+
+
+class Permissions(msgspec.Struct, frozen=True):
+    """What an agent's file says in [permissions], `approve` and [hooks.bash] deny."""
+
+    allow: tuple[Rule, ...] = ()
+    ask: tuple[Rule, ...] = ()
+    deny: tuple[Rule, ...] = ()
+    strangers: tuple[Rule, ...] = ()  # what senders that are not the owner may do besides
+
+    @classmethod
+    def of(cls, agent: Agent) -> "Permissions":
+        """Raises AgentError for what cannot be meant."""
+        return _permissions(msgspec.json.encode(agent.permissions), agent.approve)
+
+
+@cache
+def _permissions(table: bytes, approve: tuple[str, ...]) -> Permissions:
+    """Remembered: every call is judged, and agents change rarely."""
+    given: dict[str, list[str]] = msgspec.json.decode(table)
+    lists: dict[str, tuple[Rule, ...]] = {}
+    for name, entries in given.items():
+        if name not in LISTS:
+            raise AgentError(f"permissions.{name} is no list; there are {', '.join(LISTS)}")
+        try:
+            lists[name] = tuple(parse_rule(entry) for entry in entries)
+        except ValueError as error:
+            raise AgentError(f"permissions.{name}: {error}") from None
+    asked = tuple(Rule(entry) for entry in approve)
+    return Permissions(
+        allow=lists.get("allow", ()),
+        ask=(*asked, *lists.get("ask", ())),
+        deny=lists.get("deny", ()),
+        strangers=lists.get("strangers", ()),
+    )
+
+
+class Request:
+    """A call, as rules look at it: names, arguments, path and commands, each worked out once."""
+
+    def __init__(self, call: ToolDispatch, names: Sequence[str], access: Access) -> None:
+        self.call = call
+        self.names = tuple(names)
+        self.access = access
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.call.arguments or "{}")
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def path(self) -> Path | None:
+        """The file a call is about, links followed. It blocks: ask for it in a thread."""
+        if self.access.kind not in ("read", "edit") or not self.access.target:
+            return None
+        try:
+            return Path(os.path.realpath(self.call.cwd / self.access.target))
+        except (OSError, ValueError):
+            return None
+
+    @cached_property
+    def commands(self) -> tuple[SimpleCommand, ...] | UnreadableCommandError:
+        """All simple commands of a command line, or why that cannot be told."""
+        try:
+            return parse_commands(self.access.target)
+        except UnreadableCommandError as error:
+            return error
+
+    @property
+    def host(self) -> str:
+        url = self.arguments.get("url")
+        try:
+            return (urlsplit(url).hostname or "").lower() if isinstance(url, str) else ""
+        except ValueError:
+            return ""
+
+
+def find_match(rules: Sequence[Rule], request: Request) -> Rule | None:
+    """The first rule that is about the call, or about any part of it. For deny and ask."""
+    return next((rule for rule in rules if is_about(rule, request)), None)
+
+
+def find_cover(rules: Sequence[Rule], request: Request) -> str | None:
+    """The rules that together are about all of the call, as text. For allow: of a command line
+    every simple command must be covered."""
+    plain = [rule for rule in rules if not (is_shell(rule, request) and rule.pattern is not None)]
+    if (found := find_match(plain, request)) is not None:
+        return str(found)
+    patterns = [rule.pattern for rule in rules if is_shell(rule, request) and rule.pattern]
+    if patterns and not isinstance(request.commands, UnreadableCommandError):
+        parsed = [shell_rule(pattern) for pattern in patterns]
+        if covers_all(parsed, request.commands):
+            return ", ".join(f"bash({pattern})" for pattern in patterns)
+    return None
+
+
+def is_about(rule: Rule, request: Request) -> bool:
+    if rule.tool == "mcp":
+        return request.access.kind == "mcp" and is_mcp_match(rule, request)
+    if rule.tool == "fetch" and rule.pattern is not None:
+        return is_fetch(request) and is_domain_match(rule.pattern, request.host)
+    if not any(fnmatchcase(name, rule.tool) for name in request.names):
+        return False
+    if rule.pattern is None:
+        return True
+    if is_shell(rule, request):
+        commands = request.commands
+        # What cannot be read may be anything, so a rule that denies or asks is about it.
+        return isinstance(commands, UnreadableCommandError) or matches_any(
+            shell_rule(rule.pattern), commands
+        )
+    if request.access.kind in ("read", "edit"):
+        return request.path is not None and is_path_match(
+            rule.pattern, request.path, request.call.cwd
+        )
+    return fnmatchcase(request.access.target, rule.pattern)
+
+
+def is_shell(rule: Rule, request: Request) -> bool:
+    return request.access.kind == "shell" and rule.tool in request.names
+
+
+def is_mcp_match(rule: Rule, request: Request) -> bool:
+    return rule.pattern is None or any(fnmatchcase(name, rule.pattern) for name in request.names)
+
+
+def is_fetch(request: Request) -> bool:
+    return any(name == "fetch" or name.endswith("__fetch") for name in request.names)
+
+
+def is_domain_match(pattern: str, host: str) -> bool:
+    """A domain is also about those below it."""
+    domain = pattern.strip().lower().removeprefix("*.")
+    return bool(host) and (domain == "*" or host == domain or host.endswith(f".{domain}"))
+
+
+def is_path_match(pattern: str, path: Path, cwd: Path) -> bool:
+    """Relative patterns begin at the working directory of the run."""
+    wanted = Path(pattern).expanduser() if pattern.startswith("~") else Path(pattern)
+    absolute = wanted if wanted.is_absolute() else Path(os.path.realpath(cwd)) / wanted
+    return glob_pattern(str(absolute))(str(path)) is not None
+
+
+@cache
+def glob_pattern(pattern: str) -> Callable[[str], re.Match[str] | None]:
+    """`*` and `?` stay within a name, `**` goes on over folders."""
+    pieces: list[str] = []
+    at = 0
+    while at < len(pattern):
+        if pattern.startswith("/**/", at):
+            pieces.append("/(?:.*/)?")
+            at += 4
+        elif pattern.startswith("**", at):
+            pieces.append(".*")
+            at += 2
+        else:
+            sign = pattern[at]
+            pieces.append({"*": "[^/]*", "?": "[^/]"}.get(sign, re.escape(sign)))
+            at += 1
+    return re.compile("".join(pieces), re.DOTALL).fullmatch
+
+
+@cache
+def shell_rule(pattern: str) -> ShellRule:
+    return parse_shell_rule(pattern)

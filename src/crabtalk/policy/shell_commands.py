@@ -1,0 +1,134 @@
+"""The values a shell line is read into: words, redirects and simple commands.
+
+They say what is known before the line runs. A part of a word that only exists at run time (the value
+of a variable, the output of a command, the files a pattern finds) is the character UNKNOWN.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# No word of bash can hold a NUL, so it cannot be mistaken for text.
+UNKNOWN = "\0"
+
+# Variables that make a program load or run code which the line does not show.
+CODE_VARIABLES = re.compile(
+    r"BASH_ENV|ENV|BASH_FUNC_.*|BASH_LOADABLES_PATH|BASHOPTS|SHELLOPTS|PROMPT_COMMAND|PS[0124]"
+    r"|LD_.*|DYLD_.*|GCONV_PATH|GLIBC_TUNABLES"
+    r"|PYTHON(STARTUP|PATH|HOME|INSPECT|WARNINGS|BREAKPOINT)|PERL5?(OPT|LIB|5DB)|PERL5(OPT|LIB|DB)"
+    r"|RUBY(OPT|LIB)|NODE_(OPTIONS|PATH)|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|JDK_JAVA_OPTIONS|LUA_INIT.*"
+    r"|GIT_(SSH|SSH_COMMAND|EXTERNAL_DIFF|PAGER|EDITOR|SEQUENCE_EDITOR|ASKPASS|PROXY_COMMAND"
+    r"|EXEC_PATH|TEMPLATE_DIR|CONFIG.*)"
+    r"|PAGER|MANPAGER|LESSOPEN|LESSCLOSE|LESSEDIT|EDITOR|VISUAL|BROWSER|SSH_ASKPASS|SUDO_ASKPASS"
+    r"|SUDO_EDITOR|RSYNC_RSH|TAR_OPTIONS|GREP_OPTIONS|MAKEFLAGS|MAKEFILES|GNUMAKEFLAGS|RUSTC_WRAPPER"
+    r"|CARGO_.*_RUNNER|npm_config_.*|VIMINIT|EXINIT|ZDOTDIR|FPATH|RIPGREP_CONFIG_PATH"
+)
+# Variables that change which file a program name stands for, or how a shell reads its text.
+LOOKUP_VARIABLES = re.compile(r"PATH|CDPATH|HOME|SHELL|IFS|GLOBIGNORE|POSIXLY_CORRECT|TMPDIR|PWD")
+
+
+class UnreadableCommandError(ValueError):
+    """What a line would run cannot be told. The text says why; it completes "because ..."."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Word:
+    """One word after quotes are removed. `may_split` means that the unknown part can become any
+    number of words, so that nothing is known about it."""
+
+    text: str
+    may_split: bool = False
+
+    @property
+    def is_literal(self) -> bool:
+        return UNKNOWN not in self.text
+
+    def may_be_option(self) -> bool:
+        """Whether the word is, or could become, one that starts with a dash."""
+        return self.may_split or self.text.startswith(("-", "+", UNKNOWN))
+
+    def may_equal(self, text: str) -> bool:
+        if self.is_literal:
+            return self.text == text
+        if self.may_split:
+            return True
+        pieces = self.text.split(UNKNOWN)
+        return bool(re.fullmatch(".*".join(map(re.escape, pieces)), text, re.DOTALL))
+
+    def __str__(self) -> str:
+        return self.text.replace(UNKNOWN, "…")
+
+
+ANYTHING = Word(UNKNOWN, may_split=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """`> file`. For here-documents and here-strings the target is the text itself. The operator of an
+    input other than stdin begins with n."""
+
+    operator: str
+    target: Word
+
+    @property
+    def is_text(self) -> bool:
+        return self.operator in ("<<", "<<-", "<<<")
+
+    @property
+    def writes_file(self) -> bool:
+        """Whether it could create or change a file. /dev/null and copies of descriptors do not."""
+        if self.is_text or self.operator in ("<", "n<", "n<<<"):
+            return False
+        if self.target.text == "/dev/null":
+            return False
+        is_copy = self.operator in (">&", "<&", "n<&") and re.fullmatch(
+            r"\d+-?|-", self.target.text
+        )
+        return not is_copy
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleCommand:
+    """A program a line would start, with its arguments.
+
+    A statement that only assigns or redirects has the program "". `via` names the wrappers the
+    command was found in, outermost first, and `parent` is the innermost of them. A guess is a command
+    that a program such as docker may or may not take from its arguments.
+    """
+
+    program: str
+    path: str
+    words: tuple[Word, ...] = ()
+    assignments: tuple[tuple[str, Word], ...] = ()
+    redirects: tuple[Redirect, ...] = ()
+    via: tuple[str, ...] = ()
+    parent: "SimpleCommand | None" = None
+    is_guess: bool = False
+
+    @property
+    def is_literal(self) -> bool:
+        return UNKNOWN not in self.path and all(word.is_literal for word in self.words)
+
+    def dangerous_assignments(self) -> Iterator[str]:
+        """Names of assigned variables that change what runs."""
+        for name, _ in self.assignments:
+            if CODE_VARIABLES.fullmatch(name) or LOOKUP_VARIABLES.fullmatch(name):
+                yield name
+
+    def code_assignments(self) -> Iterator[str]:
+        """Names of assigned variables that carry code the line does not show."""
+        for name, _ in self.assignments:
+            if CODE_VARIABLES.fullmatch(name):
+                yield name
+
+    def stdin_text(self) -> Word | None:
+        """The text a here-document or here-string feeds to the command; the last one counts."""
+        found = None
+        for redirect in self.redirects:
+            if redirect.operator.startswith("<"):
+                found = redirect.target if redirect.is_text else None
+        return found
+
+
+def base_name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,548 @@
+"""What a shell line would run: every simple command in it, however deep it is nested.
+
+tree-sitter says how the line is built. Wherever bash could see it differently (text that no token
+covers, two words without a space, a substitution inside a plain token), the line counts as unreadable.
+Nothing here decides whether a command may run; see shell_rules.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from . import shell_wrappers
+from .shell_commands import (
+    ANYTHING,
+    UNKNOWN,
+    Redirect,
+    SimpleCommand,
+    UnreadableCommandError,
+    Word,
+    base_name,
+)
+from .shell_source import Budget, ShellSource
+from .shell_words import DISAGREEMENT, read_word
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+DEEPEST = 24
+MOST_COMMANDS = 1000
+
+EXPANSIONS = {
+    "arithmetic_expansion",
+    "command_substitution",
+    "expansion",
+    "process_substitution",
+    "simple_expansion",
+}
+WORDS = EXPANSIONS | {
+    "ansi_c_string",
+    "brace_expression",
+    "concatenation",
+    "extglob_pattern",
+    "number",
+    "raw_string",
+    "regex",
+    "string",
+    "translated_string",
+    "variable_name",
+    "word",
+}
+STATEMENTS = {
+    "c_style_for_statement",
+    "case_item",
+    "case_statement",
+    "compound_statement",
+    "do_group",
+    "elif_clause",
+    "else_clause",
+    "for_statement",
+    "function_definition",
+    "if_statement",
+    "list",
+    "negated_command",
+    "pipeline",
+    "program",
+    "subshell",
+    "variable_assignments",
+    "while_statement",
+}
+EXPRESSIONS = {
+    "array",
+    "binary_expression",
+    "command_name",
+    "comment",
+    "file_descriptor",
+    "heredoc_content",
+    "parenthesized_expression",
+    "postfix_expression",
+    "special_variable_name",
+    "string_content",
+    "subscript",
+    "ternary_expression",
+    "test_command",
+    "test_operator",
+    "unary_expression",
+}
+# Words that bash takes as syntax where a program is expected. The parser takes some for programs.
+RESERVED = set(
+    "! { } [[ ]] case do done elif else esac fi for function if in select then until while".split()
+)
+SEPARATION = re.compile(rb"(?:[ \t]|\\\n)*")
+HIDDEN_SUBSTITUTION = re.compile(rb"(?:^|[^\\])(?:\\\\)*(?:`|\$[({]|[<>]\()")
+# Bash evaluates the index in such a text wherever it expects a number or the name of a variable.
+EVALUATED_INDEX = re.compile(r"\[.*(?:\$\(|`)", re.DOTALL)
+DECLARATIONS = {"declare", "export", "local", "readonly", "typeset"}
+EVALUATING = DECLARATIONS | {"[", "let", "mapfile", "printf", "read", "readarray", "test", "unset"}
+
+
+def parse_commands(line: str) -> tuple[SimpleCommand, ...]:
+    """All simple commands the line would run, wrappers as well as what is inside them.
+
+    Raises UnreadableCommandError if that cannot be told.
+    """
+    reader = CommandReader()
+    try:
+        reader.read_text(line, depth=0, parent=None, is_guess=False)
+    except RecursionError:
+        raise UnreadableCommandError("it is nested too deeply") from None
+    if re.search(r"\$\{?(HOME|PWD)\b", line):
+        # A program below $HOME has a known name, unless the line changes what $HOME is.
+        for command in reader.found:
+            if any(name in ("HOME", "PWD") for name, _ in command.assignments):
+                raise UnreadableCommandError("it changes a variable that it names programs with")
+    return tuple(reader.found)
+
+
+class CommandReader:
+    """Collects commands in `found`. One budget holds for all texts inside a line."""
+
+    def __init__(self) -> None:
+        self.found: list[SimpleCommand] = []
+        self._budget = Budget()
+
+    def read_text(
+        self, text: str, depth: int, parent: SimpleCommand | None, is_guess: bool
+    ) -> None:
+        if depth > DEEPEST:
+            raise UnreadableCommandError("it is nested too deeply")
+        if UNKNOWN in text:
+            raise UnreadableCommandError("it runs a text that is only known at run time")
+        source = ShellSource(text, self._budget)
+        TreeReader(self, source, depth, parent, is_guess).read_all()
+
+    def add(self, command: SimpleCommand, depth: int) -> None:
+        """Note a command, and those among its arguments."""
+        if depth > DEEPEST:
+            raise UnreadableCommandError("it is nested too deeply")
+        if len(self.found) >= MOST_COMMANDS:
+            raise UnreadableCommandError(f"it runs more than {MOST_COMMANDS} commands")
+        self.found.append(command)
+        for inner in shell_wrappers.find_inner(command):
+            is_guess = command.is_guess or inner.is_guess
+            try:
+                if inner.text is not None:
+                    self.read_text(inner.text, depth + 1, command, is_guess)
+                else:
+                    self.add_words(
+                        inner.words, (), inner.assignments, depth + 1, command, is_guess, True
+                    )
+            except UnreadableCommandError:
+                if not inner.is_guess or inner.starts_shell:
+                    raise
+
+    def add_words(
+        self,
+        words: Sequence[Word],
+        redirects: Sequence[Redirect],
+        assignments: Sequence[tuple[str, Word]],
+        depth: int,
+        parent: SimpleCommand | None,
+        is_guess: bool,
+        is_inner: bool = False,
+    ) -> None:
+        program = read_program(words[0]) if words else ""
+        via = (*parent.via, parent.program) if parent else ()
+        # What a wrapper reads from a here-document, the command among its words reads.
+        inherited = parent.redirects if parent is not None and is_inner else ()
+        command = SimpleCommand(
+            program=program,
+            path=words[0].text if words else "",
+            words=tuple(words[1:]),
+            assignments=(*assignments, *assigned_by(program, words[1:])),
+            redirects=(*inherited, *redirects),
+            via=via,
+            parent=parent,
+            is_guess=is_guess,
+        )
+        self.add(command, depth)
+
+
+class TreeReader:
+    """Walks the tree of one text."""
+
+    def __init__(
+        self,
+        reader: CommandReader,
+        source: ShellSource,
+        depth: int,
+        parent: SimpleCommand | None,
+        is_guess: bool,
+    ) -> None:
+        self._reader = reader
+        self._source = source
+        self._text = source.text
+        self._depth = depth
+        self._parent = parent
+        self._is_guess = is_guess
+
+    def read_all(self) -> None:
+        root = self._source.root
+        outside = self._text[: root.start_byte] + self._text[root.end_byte :]
+        if outside.replace(b"\\\n", b"").strip(b" \t\n"):
+            raise UnreadableCommandError(DISAGREEMENT)
+        self._walk(root)
+        self._source.check_covered()
+
+    def _walk(self, node: "Node") -> None:
+        kind = node.type
+        if kind == "command":
+            self._read_command(node, ())
+        elif kind == "redirected_statement":
+            self._read_redirected(node)
+        elif kind in ("declaration_command", "unset_command"):
+            self._read_declaration(node)
+        elif kind == "variable_assignment":
+            self._note((), (), (self._read_assignment(node),))
+            self._walk_children(node)
+        elif kind in ("file_redirect", "herestring_redirect"):
+            # On a function's body; those of commands do not come here.
+            self._note((), (self._read_redirect(node)[0],), ())
+            self._walk_children(node)
+        elif kind == "command_substitution" and self._text[node.start_byte] == ord("`"):
+            self._read_backticks(node)
+        elif kind in STATEMENTS or kind in EXPRESSIONS or kind in WORDS or not node.is_named:
+            self._check_leaf(node)
+            self._check_gaps(node)
+            self._walk_children(node)
+        else:
+            raise UnreadableCommandError(f"it uses {kind.replace('_', ' ')}")
+
+    def _walk_children(self, node: "Node") -> None:
+        for child in node.children:
+            self._walk(child)
+
+    def _check_leaf(self, node: "Node") -> None:
+        if node.is_missing:
+            raise UnreadableCommandError("it is not complete")
+        if node.type in ("raw_string", "string"):
+            self._source.confirm(node.start_byte, node.end_byte)
+        text = self._text[node.start_byte : node.end_byte]
+        if node.type == "expansion" and re.search(rb"@P\s*\}", text):
+            raise UnreadableCommandError("it expands a text that is only known at run time")
+        if (
+            node.child_count
+            or not node.is_named
+            or node.type in ("raw_string", "ansi_c_string", "comment")
+        ):
+            return
+        if HIDDEN_SUBSTITUTION.search(text):
+            raise UnreadableCommandError(DISAGREEMENT)
+
+    def _check_gaps(self, node: "Node") -> None:
+        """Between the parts of a node there are only blanks, and newlines where they end nothing."""
+        if node.type == "string" or node.child_count < 2:
+            return
+        at = node.start_byte
+        for child in node.children:
+            gap = self._text[at : child.start_byte].replace(b"\\\n", b"")
+            if gap.strip(b" \t\n"):
+                raise UnreadableCommandError(DISAGREEMENT)
+            at = child.end_byte
+
+    def _read_backticks(self, node: "Node") -> None:
+        text = self._text[node.start_byte : node.end_byte]
+        inner = re.fullmatch(rb"`((?:[^`\\]|\\.)*)`", text, re.DOTALL)
+        if inner is None or b'\\"' in inner[1]:
+            raise UnreadableCommandError(DISAGREEMENT)
+        script = re.sub(rb"\\([$`\\])", rb"\1", inner[1]).decode()
+        self._reader.read_text(script, self._depth + 1, self._parent, self._is_guess)
+        # Quotes in it were read there.
+        for covered in [
+            one for one in self._source.covered if node.start_byte <= one[0] < node.end_byte
+        ]:
+            self._source.confirm(*covered)
+
+    def _read_redirected(self, node: "Node") -> None:
+        body = node.child_by_field_name("body")
+        redirects = node.children_by_field_name("redirect")
+        if (
+            {child.id for child in node.children}
+            - {one.id for one in redirects}
+            - {body.id if body else 0}
+        ):
+            raise UnreadableCommandError(DISAGREEMENT)
+        if body is not None and body.type != "command":
+            self._walk(body)
+            self._check_separation(body.end_byte, redirects[0])
+        self._read_command(body if body is not None and body.type == "command" else None, redirects)
+
+    def _read_command(self, command: "Node | None", redirects: Sequence["Node"]) -> None:
+        """One simple command; redirects may bring words of it along."""
+        parts = [*(command.children if command else ()), *redirects]
+        words: list[Node] = []
+        dashes: list[tuple[int, Word]] = []
+        targets: list[Redirect] = []
+        assignments: list[tuple[str, Word]] = []
+        position = parts[0].start_byte
+        for part in parts:
+            # The parser loses a lone dash before a here-document: `python3 - <<EOF`.
+            if re.fullmatch(rb"[ \t]+-[ \t]+", self._text[position : part.start_byte]):
+                dashes.append((position, Word("-")))
+            else:
+                self._check_separation(position, part)
+            position = part.end_byte
+            if part.type == "variable_assignment":
+                assignments.append(self._read_assignment(part))
+                self._walk_children(part)
+            elif part.type in ("file_redirect", "herestring_redirect"):
+                redirect, spare = self._read_redirect(part)
+                targets.append(redirect)
+                words += spare
+                self._check_gaps(part)
+                self._walk_children(part)
+            elif part.type == "heredoc_redirect":
+                redirect, spare = self._read_here_document(part, targets)
+                targets.append(redirect)
+                words += spare
+            elif (
+                part.type == "command_name" or part.type in WORDS or part.type in ("==", "=~", "$")
+            ):
+                words.append(part)
+                self._walk(part)
+            else:
+                raise UnreadableCommandError(
+                    f"it uses {part.type.replace('_', ' ')} as an argument"
+                )
+        ordered = sorted([*dashes, *((word.start_byte, self._read_word(word)) for word in words)])
+        self._note([word for _, word in ordered], targets, assignments)
+
+    def _check_separation(self, position: int, part: "Node") -> None:
+        gap = self._text[position : part.start_byte]
+        if SEPARATION.fullmatch(gap) is None:
+            raise UnreadableCommandError(DISAGREEMENT)
+        is_redirect = part.type.endswith("_redirect") and part.children[0].type != "file_descriptor"
+        if not gap.replace(b"\\\n", b"") and position != part.start_byte:
+            raise UnreadableCommandError(DISAGREEMENT)
+        before = self._text[position - 1 : position]
+        if not gap and position and not is_redirect and before not in (b"", b"\n", *BEFORE_COMMAND):
+            raise UnreadableCommandError(DISAGREEMENT)
+
+    def _read_declaration(self, node: "Node") -> None:
+        """export, declare and the like, and unset."""
+        name, *rest = node.children
+        position = name.end_byte
+        words = [Word(name.type)]
+        assignments = []
+        for part in rest:
+            self._check_separation(position, part)
+            position = part.end_byte
+            if part.type == "variable_assignment":
+                assignments.append(self._read_assignment(part))
+                words.append(Word(UNKNOWN))
+                self._walk_children(part)
+            elif part.type in WORDS:
+                words.append(self._read_word(part))
+                self._walk(part)
+            else:
+                raise UnreadableCommandError(
+                    f"it uses {part.type.replace('_', ' ')} as an argument"
+                )
+        self._note(words, (), assignments)
+
+    def _note(
+        self,
+        words: Sequence[Word],
+        redirects: Sequence[Redirect],
+        assignments: Sequence[tuple[str, Word]],
+    ) -> None:
+        if words or redirects or assignments:
+            self._reader.add_words(
+                words, redirects, assignments, self._depth, self._parent, self._is_guess
+            )
+
+    def _read_word(self, node: "Node") -> Word:
+        expansions: dict[int, tuple[int, str]] = {}
+        collect_expansions(node, expansions)
+        return read_word(self._text, node.start_byte, node.end_byte, expansions)
+
+    def _read_assignment(self, node: "Node") -> tuple[str, Word]:
+        name, *rest = node.children
+        text = self._text[name.start_byte : name.end_byte].decode("utf-8", "replace")
+        self._check_gaps(node)
+        if len(rest) < 2:
+            return text, Word("")
+        if len(rest) > 2 or rest[0].end_byte != rest[1].start_byte:
+            raise UnreadableCommandError(DISAGREEMENT)
+        value = ANYTHING if rest[1].type == "array" else self._read_word(rest[1])
+        if EVALUATED_INDEX.search(value.text):
+            raise UnreadableCommandError("it hides a command in the index of a variable")
+        return text.partition("[")[0], value
+
+    def _read_redirect(self, node: "Node") -> tuple[Redirect, list["Node"]]:
+        """The redirect, and further words the parser counts to it."""
+        parts = [child for child in node.children if child.type != "file_descriptor"]
+        if parts and parts[0].is_named:  # {name}>file
+            parts = parts[1:]
+        if not parts or any(child.type not in WORDS for child in parts[1:]):
+            raise UnreadableCommandError(DISAGREEMENT)
+        operator = parts[0].type
+        first = node.children[0]
+        if (
+            first.type == "file_descriptor"
+            and self._text[first.start_byte : first.end_byte] != b"0"
+        ):
+            operator = operator.replace("<", "n<", 1)  # not what the command reads as its input
+        if len(parts) == 1:
+            return Redirect(operator, Word("-" if operator.endswith("-") else "")), []
+        target = self._read_word(parts[1])
+        position = parts[1].end_byte
+        for part in parts[2:]:
+            self._check_separation(position, part)
+            position = part.end_byte
+        return Redirect(operator, target), parts[2:]
+
+    def _read_here_document(
+        self, node: "Node", targets: list[Redirect]
+    ) -> tuple[Redirect, list["Node"]]:
+        """The document, and words of the command that come after the operator."""
+        parts = {child.type: child for child in node.children}
+        start, end = parts.get("heredoc_start"), parts.get("heredoc_end")
+        if start is None or end is None:
+            raise UnreadableCommandError("a here-document is not complete")
+        spare: list[Node] = []
+        position = start.end_byte
+        for child in node.children:
+            if child.type in ("heredoc_start", "heredoc_body", "heredoc_end", "<<", "<<-"):
+                continue
+            if child.type in WORDS:
+                self._check_separation(position, child)
+                spare.append(child)
+                self._walk(child)
+            elif child.type == "file_redirect":
+                redirect, more = self._read_redirect(child)
+                targets.append(redirect)
+                spare += more
+                self._walk_children(child)
+            elif child.type == "file_descriptor":
+                raise UnreadableCommandError("a here-document has a number of its own")
+            else:
+                self._walk(child)
+            position = child.end_byte
+        operator = "<<-" if "<<-" in parts else "<<"
+        body = self._read_body(position, parts, operator == "<<-")
+        return Redirect(operator, body), spare
+
+    def _read_body(self, position: int, parts: dict[str, "Node"], has_tabs: bool) -> Word:
+        start, end = parts["heredoc_start"], parts["heredoc_end"]
+        raw = self._text[start.start_byte : start.end_byte]
+        is_quoted = bool(re.search(rb"['\"\\]", raw))
+        delimiter = read_word(self._text, start.start_byte, start.end_byte, {}).text.encode()
+        first = self._text.find(b"\n", position) + 1
+        last = self._text.rfind(b"\n", 0, end.start_byte) + 1
+        lines = self._text[first:last].split(b"\n")[:-1]
+        closing = self._text[last:].split(b"\n", 1)[0]
+        if (
+            not first
+            or last < first
+            or SEPARATION.fullmatch(self._text[position : first - 1]) is None
+            or (closing.lstrip(b"\t") if has_tabs else closing) != delimiter
+        ):
+            raise UnreadableCommandError(DISAGREEMENT)
+        joined = b""
+        for line in lines:
+            joined += line.lstrip(b"\t") if has_tabs and not joined else line
+            if not is_quoted and len(line) - len(line.rstrip(b"\\")) & 1:
+                joined = joined[:-1]
+                continue
+            if joined == delimiter:
+                raise UnreadableCommandError(DISAGREEMENT)
+            joined = b""
+        if joined:
+            raise UnreadableCommandError("a here-document ends in a backslash")
+        self._source.confirm(first, last - 1)
+        body = self._text[first:last]
+        if has_tabs:
+            body = re.sub(rb"(?m)^\t+", b"", body)
+        if is_quoted:
+            return Word(body.decode())
+        return self._read_expanded_body(first, last, parts.get("heredoc_body"), body)
+
+    def _read_expanded_body(self, first: int, last: int, node: "Node | None", body: bytes) -> Word:
+        """A here-document in which the shell expands: its commands are read, its text is unknown."""
+        expansions: dict[int, tuple[int, str]] = {}
+        if node is not None:
+            collect_expansions(node, expansions)
+            for child in node.children:
+                if child.type in EXPANSIONS:
+                    self._walk(child)
+        at = first
+        is_literal = True
+        while found := re.compile(rb"\\.|`|\$", re.DOTALL).search(self._text, at, last):
+            at = found.end()
+            if found[0][:1] == b"\\":
+                is_literal = is_literal and found[0][1:] not in b"$`\\\n"
+            elif found.start() in expansions:
+                at = expansions[found.start()][0]
+                is_literal = False
+            elif found[0] == b"`":
+                closing = re.compile(rb"((?:[^`\\]|\\.)*)`", re.DOTALL).match(self._text, at, last)
+                if closing is None:
+                    raise UnreadableCommandError("a substitution is not closed")
+                at = closing.end()
+                is_literal = False
+                script = re.sub(rb"\\([$`\\])", rb"\1", closing[1]).decode()
+                self._reader.read_text(script, self._depth + 1, self._parent, self._is_guess)
+            elif re.match(rb"[({\w@*#?!$-]", self._text[at : at + 1]):
+                raise UnreadableCommandError(DISAGREEMENT)
+        return Word(body.decode()) if is_literal else ANYTHING
+
+
+BEFORE_COMMAND = tuple(bytes([sign]) for sign in b" \t;&|(){}`!")
+
+
+def collect_expansions(node: "Node", found: dict[int, tuple[int, str]]) -> None:
+    """The outermost expansions of a word: where they start, and where each ends."""
+    if node.type in EXPANSIONS:
+        found[node.start_byte] = (node.end_byte, node.type)
+        return
+    for child in node.children:
+        collect_expansions(child, found)
+
+
+def read_program(word: Word) -> str:
+    """The base name of the program a word names. Raises UnreadableCommandError where it is not known."""
+    name = base_name(word.text)
+    if word.may_split or UNKNOWN in name:
+        raise UnreadableCommandError("which program it runs is only known at run time")
+    if not name:
+        raise UnreadableCommandError("a program in it has no name")
+    if name in RESERVED:
+        raise UnreadableCommandError(DISAGREEMENT)
+    return name
+
+
+def assigned_by(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Word]]:
+    """Variables that a builtin sets because its arguments name them."""
+    if program not in EVALUATING:
+        return
+    for number, word in enumerate(words):
+        if EVALUATED_INDEX.search(word.text):
+            raise UnreadableCommandError("it hides a command in the index of a variable")
+        if program in DECLARATIONS and "=" in word.text:
+            name, _, value = word.text.partition("=")
+            yield name.rstrip("+"), Word(value, word.may_split)
+        elif program in ("read", "mapfile", "readarray"):
+            yield word.text, ANYTHING
+        elif program == "printf" and number and words[number - 1].text == "-v":
+            yield word.text, ANYTHING

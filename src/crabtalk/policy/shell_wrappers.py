@@ -1,0 +1,474 @@
+"""The commands that a simple command runs by itself: `sh -c`, eval, sudo, xargs, find -exec and so on.
+
+Where a program's way to run another is known exactly, the inner command is found exactly. For programs
+with too many ways (docker, tmux, npx), every word that could start a command is a guess.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .shell_commands import (
+    ANYTHING,
+    UNKNOWN,
+    SimpleCommand,
+    UnreadableCommandError,
+    Word,
+    base_name,
+)
+from .shell_options import SSH, WRAPPERS, ParsedOptions, UnknownOptionError, parse_options
+
+SHELLS = frozenset("ash bash dash fish hush ksh ksh93 lksh mksh rbash sh yash zsh".split())
+# Programs that run a program text of their own language. Without an argument they read it from stdin.
+INTERPRETERS = frozenset(
+    "bun deno irb julia lua luajit node nodejs osascript perl php python python2 python3 pypy pypy3 R "
+    "Rscript ruby tclsh wish guile gdb ghci ipython sqlite3 bc".split()
+)
+# These too, but their text is always an argument, or their input is no program.
+TEXT_PROGRAMS = frozenset(
+    "awk gawk mawk nawk sed vim vi ex nvim ed emacs expect make gmake socat jq".split()
+)
+STDIN_PROGRAMS = frozenset("at batch crontab ed ex expect".split())
+GUESSED = frozenset(
+    "abduco bubblewrap bwrap caffeinate capsh catchsegv cgexec choom chpst chronic cpulimit "
+    "daemonize dbus-run-session distrobox dtach dumb-init eatmydata entr envdir envuidgid "
+    "fakechroot fakeroot fdmove firejail gdbserver gosu gpg-agent heaptrack hyperfine i386 ifne "
+    "linux32 linux64 lldb ltrace machinectl mosh newgrp nix-shell npx nq nsenter numactl "
+    "parallel-ssh pee perf pkexec pnpx prlimit proot proxychains proxychains4 pssh reptyr "
+    "rlwrap rr run-parts run0 s6-setuidgid screen sem setarch setuidgid sg softlimit ssh-agent "
+    "sshpass start-stop-daemon su-exec systemd-inhibit systemd-run tini tmux toolbox torify "
+    "torsocks tsocks tsp unbuffer uvx valgrind winpty x86_64 xvfb-run".split()
+)
+# These run a program only with some subcommands; with the others their words are names of packages.
+MANAGERS = frozenset(
+    "aws buildah bundle conda direnv docker flatpak kubectl lxc mamba micromamba mise nerdctl nix npm "
+    "pdm pipenv pipx pixi pnpm podman poetry rye uv vagrant yarn".split()
+)
+MANAGER_RUNS = frozenset(
+    "compose container create debug develop dlx exec explore run shell ssh tool x --command --run -c "
+    "run-script".split()
+)
+# Programs of which some options hold a command.
+OPTION_TEXTS = frozenset(
+    "tar bsdtar rsync sort split zip man less git scp sftp curl wget cpio mutt openssl nc ncat netcat "
+    "cargo go rustup cmake ctest gcc cc clang g++ pip pip3 journalctl systemctl dpkg apt apt-get vim vi "
+    "view vimdiff nvim ex emacs nano ssh fzf bat rg rga ctags gh hg svn dstat tcpdump wall "
+    "ansible puppet logrotate logsave msgattrib msgfilter xdg-open xdotool zathura screen docker make "
+    "gmake".split()
+)
+GIT_RUNNERS = frozenset(
+    "bisect config difftool filter-branch for-each-repo mergetool rebase submodule send-email".split()
+)
+BUILTIN_RUNNERS = frozenset("alias bind compgen complete enable hash mapfile readarray".split())
+MOST_GUESSES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class InnerCommand:
+    """Either the words of a command, or a text for a shell to read."""
+
+    words: tuple[Word, ...] = ()
+    text: str | None = None
+    assignments: tuple[tuple[str, Word], ...] = ()
+    is_guess: bool = False
+    starts_shell: bool = False
+
+
+def find_inner(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """What a command runs. Raises UnreadableCommandError where that is not in the line."""
+    program = command.program
+    name = re.sub(r"[\d.]+$", "", program) if program not in INTERPRETERS else program
+    if program in SHELLS or name in SHELLS:
+        yield from read_shell(command)
+    elif program in SPECIAL:
+        yield from SPECIAL[program](command)
+    elif program in WRAPPERS:
+        yield from read_wrapper(command)
+    elif program in BUILTIN_RUNNERS:
+        check_builtin(command)
+    elif program in INTERPRETERS or name in INTERPRETERS:
+        check_interpreter(command)
+    elif program in STDIN_PROGRAMS:
+        check_stdin(command)
+    elif program == "git":
+        yield from read_git(command)
+    elif program in MANAGERS:
+        if any(word.text in MANAGER_RUNS or not word.is_literal for word in command.words[:12]):
+            yield from guess(command.words)
+    elif program in GUESSED:
+        yield from guess(command.words)
+    elif program in OPTION_TEXTS:
+        yield from guess_option_texts(command.words)
+
+
+def text_of(word: Word) -> InnerCommand:
+    if not word.is_literal:
+        raise UnreadableCommandError("it runs a text that is only known at run time")
+    return InnerCommand(text=word.text)
+
+
+def read_stdin(command: SimpleCommand) -> InnerCommand:
+    """A shell that reads commands from its input."""
+    text = command.stdin_text()
+    if text is None:
+        raise UnreadableCommandError(f"{command.program} reads commands that are not in the line")
+    return text_of(text)
+
+
+def read_shell(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """bash -c TEXT, or what is fed to it. Scripts in files are not read."""
+    is_script = takes_value = reads_stdin = False
+    for word in command.words:
+        if takes_value:
+            takes_value = False
+            continue
+        if not word.is_literal and (word.may_be_option() or not is_script):
+            raise UnreadableCommandError("it runs a text that is only known at run time")
+        text = word.text
+        if text.startswith(("-", "+")) and text not in ("-", "--"):
+            if re.fullmatch(r"--(rcfile|init-file)", text) or re.match(
+                r"-\w*i|--login|-\w*l", text
+            ):
+                raise UnreadableCommandError("it reads start-up files of a shell")
+            if text in ("--help", "--version"):
+                return
+            takes_value = not text.startswith("--") and text[-1] in "oO"
+            if text.startswith("--command"):
+                is_script = True
+                if "=" in text:
+                    yield text_of(Word(text.partition("=")[2]))
+                    return
+            elif not text.startswith("--"):
+                is_script = is_script or ("c" in text and text.startswith("-"))
+                reads_stdin = reads_stdin or "s" in text
+        elif text in ("-", "--"):
+            continue
+        elif is_script:
+            yield text_of(word)
+            return
+        elif reads_stdin:
+            break
+        elif text == "/dev/stdin":
+            break
+        else:
+            raise UnreadableCommandError(f"the text of the script {text!r} is not in the line")
+    if is_script:
+        raise UnreadableCommandError("the text a shell runs is missing")
+    yield read_stdin(command)
+
+
+def read_wrapper(command: SimpleCommand) -> Iterator[InnerCommand]:
+    wrapper = WRAPPERS[command.program]
+    try:
+        options = parse_options(wrapper, command.words)
+    except UnknownOptionError:
+        yield from guess_strictly(command.words)
+        return
+    if options.names & (wrapper.without_command | {"help", "version"}):
+        return
+    rest = options.rest
+    for word in rest[: wrapper.positional]:
+        if word.may_split:
+            raise UnreadableCommandError("which program it runs is only known at run time")
+    rest = rest[wrapper.positional :]
+    assignments = []
+    while wrapper.takes_assignments and rest and "=" in rest[0].text:
+        name, _, value = rest[0].text.partition("=")
+        assignments.append((name, Word(value, rest[0].may_split)))
+        rest = rest[1:]
+    if wrapper.takes_assignments and rest and rest[0].text == "--":
+        rest = rest[1:]
+    yield from read_rest(command, options, rest, tuple(assignments))
+
+
+def read_rest(
+    command: SimpleCommand,
+    options: ParsedOptions,
+    rest: tuple[Word, ...],
+    assignments: tuple[tuple[str, Word], ...],
+) -> Iterator[InnerCommand]:
+    program = command.program
+    if program == "env" and (text := options.get("S", "split-string")) is not None:
+        if not text.is_literal or re.search(r"[\\$#]", text.text):
+            raise UnreadableCommandError("env splits a text that cannot be read")
+        yield InnerCommand(text=f"env {text.text} {join_words(rest)}")
+    elif program == "flock" and (text := options.get("c", "command")) is not None:
+        yield text_of(text)
+    elif program == "flock" and rest and rest[0].text in ("-c", "--command") and len(rest) > 1:
+        yield text_of(rest[1])
+    elif program == "script":
+        if (text := options.get("c", "command")) is None:
+            raise UnreadableCommandError("script starts a shell")
+        yield text_of(text)
+    elif program == "watch" and not options.names & {"x", "exec"}:
+        if rest:
+            yield InnerCommand(text=" ".join(text_of(word).text or "" for word in rest))
+    elif program == "xargs":
+        yield read_xargs(options, rest)
+    elif program == "sudo" and options.names & {"s", "i", "shell", "login"} and not rest:
+        yield read_stdin(command)
+    elif program == "doas" and "s" in options.names:
+        yield read_stdin(command)
+    elif program in ("unshare", "busybox", "chroot") and not rest:
+        if program != "busybox":
+            yield read_stdin(command)
+    elif program == "strace" and (variable := options.get("E")) is not None:
+        name, _, value = variable.text.partition("=")
+        yield InnerCommand(words=rest, assignments=((name, Word(value)),))
+    elif rest:
+        yield InnerCommand(words=rest, assignments=assignments)
+    elif assignments and program == "env":
+        return
+
+
+def read_xargs(options: ParsedOptions, rest: tuple[Word, ...]) -> InnerCommand:
+    """Words from the input are added at the end, or replace a mark in the others."""
+    if not rest:
+        return InnerCommand(words=(Word("echo"), ANYTHING))
+    mark = options.get("I", "replace", "i")
+    if mark is None and not options.names & {"i", "replace"}:
+        return InnerCommand(words=(*rest, ANYTHING))
+    text = mark.text if mark is not None else "{}"
+    words = tuple(Word(word.text.replace(text, UNKNOWN), word.may_split) for word in rest)
+    return InnerCommand(words=words)
+
+
+def read_su(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """su and runuser: a text with -c, or with runuser -u a command."""
+    try:
+        options = parse_options(WRAPPERS[command.program], command.words, permute=True)
+    except UnknownOptionError:
+        yield from guess_strictly(command.words)
+        return
+    if options.names & {"help", "version", "h", "V"}:
+        return
+    shell = options.get("s", "shell")
+    if shell is not None and base_name(shell.text) not in SHELLS:
+        raise UnreadableCommandError(f"{command.program} starts {shell}")
+    text = options.get("c", "command", "session-command")
+    if text is not None:
+        yield text_of(text)
+    elif command.program == "runuser" and options.get("u", "user") is not None:
+        straight = parse_options(WRAPPERS["runuser"], command.words)
+        yield InnerCommand(words=straight.rest)
+    else:
+        yield read_stdin(command)
+
+
+def read_ssh(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """The remote command counts as a command. Its words are joined and read by a shell there."""
+    try:
+        first = parse_options(SSH, command.words)
+        second = parse_options(SSH, first.rest[1:])
+    except UnknownOptionError:
+        yield from guess_strictly(command.words)
+        return
+    for name, value in (*first.values, *second.values):
+        found = re.match(r"(?i)\s*(\w*command)\s*[= ]\s*(.*)", value.text, re.DOTALL)
+        if name == "o" and found and found[2].lower() != "none":
+            yield text_of(Word(found[2], value.may_split))
+    if (first.names | second.names) & set("GOQVWN") or not first.rest:
+        return
+    if second.rest:
+        yield InnerCommand(text=" ".join(text_of(word).text or "" for word in second.rest))
+    else:
+        yield read_stdin(command)
+
+
+def read_eval(command: SimpleCommand) -> Iterator[InnerCommand]:
+    words = command.words[1:] if command.words[:1] == (Word("--"),) else command.words
+    if words:
+        yield InnerCommand(text=" ".join(text_of(word).text or "" for word in words))
+
+
+def read_source(command: SimpleCommand) -> Iterator[InnerCommand]:
+    words = command.words[1:] if command.words[:1] == (Word("--"),) else command.words
+    if words and words[0].text in ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"):
+        yield read_stdin(command)
+    elif words:
+        raise UnreadableCommandError(f"the text of the script {words[0]} is not in the line")
+
+
+def read_trap(command: SimpleCommand) -> Iterator[InnerCommand]:
+    words = command.words[1:] if command.words[:1] == (Word("--"),) else command.words
+    if len(words) > 1 and words[0].text not in ("-", "", "-p", "-l"):
+        yield text_of(words[0])
+    elif any(not word.is_literal for word in words):
+        raise UnreadableCommandError("it runs a text that is only known at run time")
+
+
+def read_find(command: SimpleCommand) -> Iterator[InnerCommand]:
+    inner: list[Word] | None = None
+    for word in command.words:
+        if inner is None and word.text in ("-exec", "-execdir", "-ok", "-okdir"):
+            inner = []
+        elif inner is None and (word.may_split or word.may_equal("-exec")):
+            raise UnreadableCommandError("an option of find is only known at run time")
+        elif inner is not None and (
+            word.text == ";" or (word.text == "+" and inner[-1:] == [FOUND])
+        ):
+            yield InnerCommand(words=tuple(inner))
+            inner = None
+        elif inner is not None:
+            inner.append(Word(word.text.replace("{}", FOUND.text), word.may_split))
+    if inner:
+        yield InnerCommand(words=tuple(inner))
+
+
+# What find puts in place of {}: a path that begins with where it started, so never an option.
+FOUND = Word(f"./{UNKNOWN}")
+
+
+def read_parallel(command: SimpleCommand) -> Iterator[InnerCommand]:
+    words = list(command.words)
+    end = next(
+        (at for at, word in enumerate(words) if re.match(r":{3,4}\+?$", word.text)), len(words)
+    )
+    start = 0
+    while start < end and words[start].text.startswith("-"):
+        takes_value = re.fullmatch(
+            r"-[jNnLPSaCdEIsX]|--(jobs|colsep|max-args|arg-file|joblog)", words[start].text
+        )
+        start += 2 if takes_value else 1
+    if start >= end:
+        raise UnreadableCommandError("parallel reads commands that are not in the line")
+    text = " ".join(text_of(word).text or "" for word in words[start:end])
+    marked = re.sub(r"\{[^{}\s,]*\}", "$PARALLEL", text)
+    yield InnerCommand(text=f"{marked} $PARALLEL" if marked == text else marked)
+    yield from guess(words[:end])
+
+
+def read_git(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """Settings given with -c can hold commands, and so can the arguments of some subcommands."""
+    words = command.words
+    for at, word in enumerate(words):
+        setting = words[at + 1] if word.text == "-c" and at + 1 < len(words) else word
+        if setting is not word or word.text.startswith(
+            ("--config-env", "--exec-path=", "--upload-pack")
+        ):
+            if not setting.is_literal:
+                raise UnreadableCommandError("a setting of git is only known at run time")
+            yield from guess_text(setting.text.partition("=")[2])
+    if any(word.text in GIT_RUNNERS for word in words[:6]):
+        yield from guess(words)
+
+
+def check_builtin(command: SimpleCommand) -> None:
+    """Builtins that make later words run something else, or run code by themselves."""
+    letters = {
+        "alias": "",
+        "bind": "x",
+        "compgen": "CF",
+        "complete": "CF",
+        "enable": "f",
+        "hash": "p",
+    }
+    wanted = letters.get(command.program, "C")
+    for word in command.words:
+        is_option = word.text.startswith("-") and any(letter in word.text for letter in wanted)
+        if is_option or not word.is_literal or (command.program == "alias" and "=" in word.text):
+            raise UnreadableCommandError(f"{command.program} changes what later commands run")
+
+
+def check_declaration(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """A reference to another variable hides which one is set."""
+    for word in command.words:
+        if re.match(r"-\w*n", word.text) and command.program != "export":
+            raise UnreadableCommandError(f"{command.program} -n makes a name for another variable")
+    return iter(())
+
+
+def check_interpreter(command: SimpleCommand) -> None:
+    """Code that is an argument or a here-document is in the line; other input is not."""
+    for word in command.words:
+        if word.text in ("-", "/dev/stdin"):
+            break
+        if not word.text.startswith("-") or re.match(
+            r"-\w*[cemE]|--(version|help|eval|print)", word.text
+        ):
+            return
+        if word.text in ("-V", "-v", "-h", "-p"):
+            return
+    check_stdin(command)
+
+
+def check_stdin(command: SimpleCommand) -> None:
+    if command.program == "crontab" and command.words[:1] in ((Word("-l"),), (Word("-r"),)):
+        return
+    if command.program in ("at", "batch") and any(
+        word.text in ("-l", "-d", "-r", "-c") for word in command.words
+    ):
+        return
+    text = command.stdin_text()
+    if text is None or not text.is_literal:
+        raise UnreadableCommandError(f"{command.program} reads a program that is not in the line")
+
+
+def guess_strictly(words: Sequence[Word]) -> Iterator[InnerCommand]:
+    if any(not word.is_literal for word in words):
+        raise UnreadableCommandError("which program it runs is only known at run time")
+    yield from guess(words)
+
+
+def guess(words: Sequence[Word]) -> Iterator[InnerCommand]:
+    """Every word that could be the start of a command."""
+    if len(words) > MOST_GUESSES:
+        raise UnreadableCommandError(
+            f"it has more than {MOST_GUESSES} words to a program that runs others"
+        )
+    for at, word in enumerate(words):
+        if not word.is_literal:
+            continue
+        if re.fullmatch(r"[\w./+-]+", word.text) and not word.text.startswith("-"):
+            name = base_name(word.text)
+            if name not in BUILTINS:
+                yield InnerCommand(
+                    words=tuple(words[at:]), is_guess=True, starts_shell=name in SHELLS
+                )
+    yield from guess_option_texts(words, all_words=True)
+
+
+def guess_option_texts(words: Sequence[Word], all_words: bool = False) -> Iterator[InnerCommand]:
+    """Texts with spaces that stand after an option or after an equals sign."""
+    for at, word in enumerate(words):
+        follows_option = at > 0 and words[at - 1].text.startswith("-")
+        if word.is_literal and (
+            all_words or follows_option or word.text.startswith(("-", "+", ":"))
+        ):
+            yield from guess_text(word.text)
+
+
+def guess_text(text: str) -> Iterator[InnerCommand]:
+    """The text, what follows an equals sign in it, and what follows an exclamation mark."""
+    readings = {text} | {
+        text[found.end() :] for found in re.finditer(r"[=!|]|EXEC:|SYSTEM:", text[:200])
+    }
+    for reading in readings:
+        if re.match(r"\s*[\w./]+\s+\S", reading) or (
+            reading != text and re.fullmatch(r"[\w./]+", reading)
+        ):
+            yield InnerCommand(text=reading, is_guess=True)
+
+
+BUILTINS = frozenset(
+    ". : [ alias bind builtin command coproc eval exec export set source test trap".split()
+)
+SPECIAL: dict[str, Callable[[SimpleCommand], Iterator[InnerCommand]]] = {
+    ".": read_source,
+    "declare": check_declaration,
+    "eval": read_eval,
+    "find": read_find,
+    "local": check_declaration,
+    "parallel": read_parallel,
+    "runuser": read_su,
+    "source": read_source,
+    "ssh": read_ssh,
+    "su": read_su,
+    "trap": read_trap,
+    "typeset": check_declaration,
+}
+
+
+def join_words(words: Sequence[Word]) -> str:
+    return shlex.join(text_of(word).text or "" for word in words)

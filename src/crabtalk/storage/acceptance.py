@@ -1,0 +1,128 @@
+"""Accepted texts: what a client was told is accepted and is not in its conversation's log yet.
+
+A turn that waits in line and a steering message are kept by `Storage.accept` before they are
+acknowledged. The append that puts the message into the log settles the entry. What a process left
+unsettled when it died is closed here, as the records that say so.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from crabtalk.model.messages import Message, Value
+
+from .records import Count, EventRecord, MessageRecord, Meta, Pair, Record
+
+INTERRUPTED = "interrupted"
+# The `error` of a closed run, for people who read the record.
+NEVER_RUN = "the daemon ended before the agent came to this message; say it again"
+
+
+class AcceptedKey(NamedTuple):
+    """What one entry is known by."""
+
+    run: str
+    steer: int  # 0: the turn's own message
+
+
+class Accepted(Value, frozen=True):
+    """One accepted text, with all that is needed to close its run."""
+
+    agent: str
+    sender: str
+    run: str
+    text: str
+    at: str  # when it was accepted
+    number: int = 0  # order of acceptance within one process
+    steer: Count = 0  # which steering message of its run; 0 is the turn's own message
+    speaker: str = ""  # who was to answer: the conversation's agent, or a guest
+    cwd: str = ""
+    after: Count = 0  # messages the conversation is known to have had by then
+
+    @property
+    def pair(self) -> Pair:
+        return Pair(self.agent, self.sender)
+
+    @property
+    def key(self) -> AcceptedKey:
+        return AcceptedKey(self.run, self.steer)
+
+
+def settled_keys(records: Iterable[Record]) -> list[AcceptedKey]:
+    """The entries whose messages these records are."""
+    return [
+        AcceptedKey(record.run, record.steer)
+        for record in records
+        if isinstance(record, MessageRecord) and record.run and record.message.role == "user"
+    ]
+
+
+def closing_records(
+    pair: Pair,
+    meta: Meta | None,
+    entries: Iterable[Accepted],
+    *,
+    written: Collection[AcceptedKey] = (),
+    closed: Collection[str] = (),
+    end: EventRecord | None = None,
+) -> list[Record]:
+    """The records that put `entries` into a log and close their runs as interrupted.
+
+    `meta` is None for a conversation that is not there yet. `written` are entries whose message
+    the log has already, `closed` the runs whose end it has. `end` closes the run that was in
+    flight; it follows that run's entries, and comes before those of turns that waited.
+    """
+    now = current_time()
+    records: list[Record] = []
+    if meta is None:
+        meta = Meta(*pair, created_at=now)
+        records.append(meta.snapshot())
+    first = len(records)
+    ordered = in_log_order(entries, in_flight=end.run if end is not None else "")
+    if end is not None and (not ordered or ordered[0].run != end.run):
+        records.append(end)
+    for position, entry in enumerate(ordered):
+        if entry.key not in written:
+            message = Message("user", entry.text)
+            record = MessageRecord(
+                meta.message_count, entry.at, message, run=entry.run, steer=entry.steer
+            )
+            records.append(record)
+            meta = meta.patched(record)
+        is_last = position + 1 == len(ordered) or ordered[position + 1].run != entry.run
+        if is_last and end is not None and entry.run == end.run:
+            records.append(end)
+        elif is_last and entry.run not in closed:
+            records.append(interrupted_event(entry.run, entry.speaker, now))
+    if len(records) > first:
+        records.append(meta.snapshot())
+        return records
+    return []
+
+
+def in_log_order(entries: Iterable[Accepted], in_flight: str = "") -> list[Accepted]:
+    """Steering messages belong to a run in flight, which is before all that wait in line. Entries
+    of one run stand together."""
+    ordered = sorted(entries, key=lambda entry: (entry.at, entry.number))
+    first = {entry.run: place for place, entry in reversed(list(enumerate(ordered)))}
+    steered = {entry.run for entry in ordered if entry.steer} | {in_flight}
+    return sorted(ordered, key=lambda e: (e.run not in steered, first[e.run], e.steer))
+
+
+def interrupted_event(run: str, speaker: str, at: str) -> EventRecord:
+    data = {"agent": speaker, "stop_reason": INTERRUPTED, "error": NEVER_RUN}
+    return EventRecord("done", at, run, data)
+
+
+def pairs_of(entries: Iterable[Accepted]) -> list[Pair]:
+    """Their conversations, each once, in order."""
+    return list(dict.fromkeys(entry.pair for entry in entries))
+
+
+def closed_runs(records: Sequence[Record]) -> set[str]:
+    """The runs whose end is among these records."""
+    return {r.run for r in records if isinstance(r, EventRecord) and r.event == "done"}
+
+
+def current_time() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

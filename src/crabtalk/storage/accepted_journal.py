@@ -1,0 +1,254 @@
+"""AcceptedJournal: the accepted texts of a home, in a small file beside the session logs.
+
+It is append-only and written by the thread that writes the logs, so it shares their group commit.
+A line is a CRC-32, a space and JSON: an accepted text, or the note that one is settled. Notes are
+written without a flush, because after a power cut the logs say the same; they only save reading.
+
+When the file has grown it is replaced by another one with what is still pending, so two files may
+be there after a crash. The order of files and lines does not matter: a settled entry is settled.
+"""
+
+import asyncio
+import logging
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from . import log as logs
+from .acceptance import Accepted, AcceptedKey, pairs_of
+from .errors import StorageError
+from .records import Pair, without_halves
+from .scribe import Scribe
+
+log = logging.getLogger(__name__)
+
+NAMES = ("accepted", "accepted-2")
+SUFFIX = ".journal"
+# A file of this many bytes is replaced, unless most of it is still pending.
+LARGE = 256 * 1024
+CHECKSUM = 9  # eight digits and a space
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of both."""
+
+    accepted: Accepted | None = None
+    settled: tuple[str, int] | None = None
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Line)
+
+
+class AcceptedJournal:
+    def __init__(self, directory: Path, scribe: Scribe) -> None:
+        self._directory = directory
+        self._scribe = scribe
+        self._opening = asyncio.Lock()
+        self._is_open = False
+        self._pending: dict[AcceptedKey, Accepted] = {}
+        self._orphans: dict[Pair, set[AcceptedKey]] = {}  # pending, and no run will settle them
+        self._active = 0  # which of the names is appended to
+        self._exists = False  # whether that file is there
+        self._size = 0
+        self._replacing: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Reads what an earlier process left. Later calls cost nothing. Raises StorageError."""
+        if self._is_open:
+            return
+        async with self._opening:
+            if not self._is_open:
+                await self._open()
+
+    async def _open(self) -> None:
+        sizes, entries = await asyncio.to_thread(self._read_files)
+        self._pending = {entry.key: entry for entry in entries}
+        for entry in entries:
+            self._orphans.setdefault(entry.pair, set()).add(entry.key)
+        present = [number for number, size in enumerate(sizes) if size is not None]
+        if present:
+            self._active = present[-1]
+            self._exists = True
+            self._size = sizes[self._active] or 0
+        self._is_open = True
+        if len(present) == len(NAMES):
+            self._replace(present[0])  # a crash came before the older one was removed
+
+    async def close(self) -> None:
+        """After the scribe is closed."""
+        if self._replacing is not None:
+            await asyncio.wait([self._replacing])
+
+    async def accept(self, entry: Accepted) -> None:
+        """Kept for good when it returns. Raises StorageError; nothing is kept then."""
+        await self.open()
+        # Before the write: the file may be replaced meanwhile, by one with all that is pending.
+        self._pending[entry.key] = entry
+        try:
+            await self._write(encode_line(Line(accepted=entry)))
+        except StorageError:
+            self.settle([entry.key])
+            raise
+
+    def settle(self, keys: Iterable[AcceptedKey]) -> None:
+        """Their messages are in the log, or were taken back."""
+        settled = [key for key in keys if self._pending.pop(key, None) is not None]
+        if not settled:
+            return
+        for pair in [pair for pair, orphans in self._orphans.items() if orphans & set(settled)]:
+            self._orphans[pair] -= set(settled)
+            if not self._orphans[pair]:
+                del self._orphans[pair]
+        if self._exists:
+            lines = b"".join(encode_line(Line(settled=(key.run, key.steer))) for key in settled)
+            self._write(lines, durable=False).add_done_callback(ignore_failure)
+        if self._size > LARGE and self._replacing is None:
+            self._replace_if_mostly_settled()
+
+    def abandon(self, keys: Iterable[AcceptedKey]) -> None:
+        """Their runs are over; whoever loads the conversation next closes them."""
+        for key in keys:
+            if (entry := self._pending.get(key)) is not None:
+                self._orphans.setdefault(entry.pair, set()).add(key)
+
+    def orphans_of(self, pair: Pair) -> list[Accepted]:
+        return [self._pending[key] for key in self._orphans.get(pair, ())]
+
+    def orphaned_pairs(self) -> list[Pair]:
+        """In the order they were accepted."""
+        orphans = {key for keys in self._orphans.values() for key in keys}
+        return pairs_of(entry for key, entry in self._pending.items() if key in orphans)
+
+    # ── Writing ─────────────────────────────────────────────────────────────────────────────
+
+    def _write(self, data: bytes, *, durable: bool = True) -> asyncio.Future[None]:
+        create = not self._exists
+        written = self._append(self._active, data, create=create, durable=durable)
+        self._size += len(data)
+        if create:
+            self._exists = True
+            active = self._active
+
+            def check(written: asyncio.Future[None]) -> None:
+                if (written.cancelled() or written.exception()) and active == self._active:
+                    self._exists = False
+
+            written.add_done_callback(check)
+        return written
+
+    def _append(
+        self, number: int, data: bytes, *, create: bool, durable: bool = True
+    ) -> asyncio.Future[None]:
+        name = NAMES[number]
+        return self._scribe.append(name, data, create=create, suffix=SUFFIX, durable=durable)
+
+    def _replace_if_mostly_settled(self) -> None:
+        pending = sum(len(entry.text) for entry in self._pending.values())
+        if self._size > 4 * pending:
+            old, self._active = self._active, 1 - self._active
+            self._exists = False
+            self._size = 0
+            self._replace(old)
+
+    def _replace(self, old: int) -> None:
+        """Puts all that is pending into the active file, then removes the old one."""
+        data = b"".join(encode_line(Line(accepted=entry)) for entry in self._pending.values())
+        written = self._write(data)
+        self._replacing = asyncio.ensure_future(self._remove(old, written))
+
+    async def _remove(self, old: int, written: asyncio.Future[None]) -> None:
+        try:
+            await asyncio.wait([written])
+            if (error := written.exception()) is not None:
+                # The old file has it all, and is used on.
+                log.warning("the journal of accepted texts cannot be replaced: %s", error)
+                self._active, self._exists = old, True
+                return
+            await asyncio.to_thread(self._path(old).unlink, missing_ok=True)
+        except OSError as error:
+            log.warning("the old journal of accepted texts stays: %s", error.strerror)
+        finally:
+            self._replacing = None
+
+    # ── Reading ─────────────────────────────────────────────────────────────────────────────
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{NAMES[number]}{SUFFIX}"
+
+    def _read_files(self) -> tuple[list[int | None], list[Accepted]]:
+        """The size of each file that is there, and what is pending in them together."""
+        sizes: list[int | None] = []
+        found: dict[AcceptedKey, Accepted] = {}
+        settled: set[AcceptedKey] = set()
+        for number in range(len(NAMES)):
+            try:
+                data = read_whole_lines(self._path(number))
+            except FileNotFoundError:
+                sizes.append(None)
+                continue
+            except OSError as error:
+                raise StorageError(
+                    f"cannot read {self._path(number)}: {error.strerror}; it holds messages that "
+                    "were accepted: make it readable and start again"
+                ) from None
+            sizes.append(len(data))
+            damaged: list[bytes] = []
+            for line in data.split(b"\n")[:-1]:
+                match decode_line(line):
+                    case Line(accepted=Accepted() as entry):
+                        found[entry.key] = entry
+                    case Line(settled=(run, steer)):
+                        settled.add(AcceptedKey(run, steer))
+                    case _:
+                        damaged.append(line)
+            if damaged:
+                logs.set_aside(self._path(number), damaged)
+        return sizes, [entry for key, entry in found.items() if key not in settled]
+
+
+def read_whole_lines(path: Path) -> bytes:
+    """The file's lines. Half a line at the end was never acknowledged, and is cut."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        size = os.fstat(descriptor).st_size
+        data = logs.read_range(descriptor, 0, size)
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < size:
+            os.ftruncate(descriptor, len(whole))
+            os.fsync(descriptor)
+        return whole
+    finally:
+        os.close(descriptor)
+
+
+def encode_line(line: Line) -> bytes:
+    try:
+        body = _encoder.encode(line)
+    except UnicodeEncodeError:
+        body = _encoder.encode(without_halves(msgspec.to_builtins(line)))
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def decode_line(line: bytes) -> Line | None:
+    """None for a line that is damaged."""
+    body = line[CHECKSUM:]
+    if line[:CHECKSUM] != b"%08x " % zlib.crc32(body):
+        return None
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def ignore_failure(written: asyncio.Future[None]) -> None:
+    """A note that is missing costs the next start a look into the log, and nothing else."""
+    if not written.cancelled():
+        written.exception()
+
+
+def keys_of(entries: Sequence[Accepted]) -> list[AcceptedKey]:
+    return [entry.key for entry in entries]

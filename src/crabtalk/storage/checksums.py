@@ -1,0 +1,100 @@
+"""Checksums of log lines. Each line ends in two members that the writer adds to a record:
+`"prev"`, the sum of the line before it, and `"sum"`, its own, over all bytes before that member.
+
+Lines of older versions have neither and are read as they are. The first sealed line after such a
+line has the hash of that whole line as its `"prev"`. Sums find accidents; whoever can write the
+file can compute them too. Bytes in, bytes out: nothing here opens a file.
+"""
+
+import re
+from hashlib import blake2b
+
+PREV = b',"prev":"'
+SUM = b',"sum":"'
+END = b'"}'
+DIGITS = 16
+SUM_MEMBER = len(SUM) + DIGITS + len(END)
+PREV_MEMBER = len(PREV) + DIGITS + 1  # without a sum in it, as on the first line, it is shorter
+FIRST_MEMBER = len(PREV) + 1
+# Where the digits are, counted from the end of a line.
+SUM_END = -len(END)
+SUM_AT = SUM_END - DIGITS
+PREV_END = -SUM_MEMBER - 1
+PREV_AT = PREV_END - DIGITS
+# A seal whose key "sum" was changed, or that something follows. Only its tail is looked at.
+BROKEN_SEAL = re.compile(
+    rb',"prev":"(?:[0-9a-f]{16})?",".{3}":"[0-9a-f]{16}"}\s*\Z|,"sum":"[0-9a-f]{16}"}\s+\Z',
+    re.DOTALL,
+)
+LONGEST_SEAL = PREV_MEMBER + SUM_MEMBER + 16
+
+
+def hash_of(data: bytes) -> bytes:
+    return blake2b(data, digest_size=DIGITS // 2).hexdigest().encode()
+
+
+def seal_lines(data: bytes, prev: bytes) -> tuple[bytes, bytes]:
+    """Complete lines with their seals, and the sum of the last one. `prev` is the sum before.
+
+    A line that is no JSON object stays as it is; the next one refers to it.
+    """
+    sealed: list[bytes] = []
+    for line in data.split(b"\n"):
+        if not line:
+            continue
+        if not line.endswith(b"}"):
+            prev = link_of(line)
+            sealed.append(line + b"\n")
+        else:
+            body = b'%b,"prev":"%b"' % (line[:-1], prev)
+            prev = hash_of(body)
+            sealed.append(b'%b,"sum":"%b"}\n' % (body, prev))
+    return b"".join(sealed), prev
+
+
+def remove_seal(line: bytes) -> bytes:
+    """The line as the encoder wrote it."""
+    if not is_sealed(line):
+        return line
+    body = line[:-SUM_MEMBER]
+    prev = prev_of(line)
+    if prev is None:
+        return line
+    return body[: -(PREV_MEMBER if prev else FIRST_MEMBER)] + b"}"
+
+
+def check_sum(line: bytes) -> None:
+    """Raises ValueError for a line that is not what was written. One without a seal passes."""
+    if is_sealed(line):
+        if hash_of(line[:-SUM_MEMBER]) != line[SUM_AT:SUM_END]:
+            raise ValueError("the checksum does not match")
+    elif BROKEN_SEAL.search(line[-LONGEST_SEAL:]) is not None:
+        raise ValueError("the checksum is damaged")
+
+
+def is_sealed(line: bytes) -> bool:
+    """Whether it ends as a sealed line does; not whether the sum is right."""
+    return line[-SUM_MEMBER:SUM_AT] == SUM and line[SUM_END:] == END
+
+
+def prev_of(line: bytes) -> bytes | None:
+    """The sum of the line before it, empty for the first; None for a line without a seal."""
+    if not is_sealed(line):
+        return None
+    if line[-PREV_MEMBER - SUM_MEMBER : PREV_AT] == PREV:
+        return line[PREV_AT:PREV_END]
+    return b"" if line[-FIRST_MEMBER - SUM_MEMBER : PREV_END] == PREV else None
+
+
+def link_of(line: bytes) -> bytes:
+    """What the line after it has as its `"prev"`."""
+    return line[SUM_AT:SUM_END] if is_sealed(line) else hash_of(line)
+
+
+def is_link(line: bytes, following: bytes) -> bool:
+    """Whether `following` was written after `line`. One without a seal may follow any line."""
+    # Most lines by far have both sums where they are expected, so this is looked at first.
+    if following[PREV_AT:PREV_END] == line[SUM_AT:SUM_END] and is_sealed(following):
+        return True
+    prev = prev_of(following)
+    return prev is None or prev == link_of(line)

@@ -1,0 +1,93 @@
+"""LogReader: reads lines of a log in order and notes what is wrong with them.
+
+Damaged lines are left out of the records. The ids of the messages that they held are counted, so
+that later messages keep their ids and people can be shown that something is missing.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from .checksums import check_sum, is_link
+from .records import MarkerRecord, MessageRecord, MetaRecord, Record, decode
+
+# Ids are listed up to here; a damaged id in a log without checksums could be any number.
+MOST_MISSING = 1000
+MESSAGE = b'{"kind":"message"'
+OTHER_KINDS = (b'{"kind":"event"', b'{"kind":"meta"', b'{"kind":"compact"')
+
+
+class LogReader:
+    """`next_id` is that of the first message after the beginning; None when it is not known."""
+
+    def __init__(self, next_id: int | None = 0) -> None:
+        self.damaged: list[bytes] = []
+        self.missing: list[int] = []
+        self.broken_links = 0
+        self.next_id = next_id
+        self._before = b""  # the line before; empty when there is none to compare with
+        # Since the last known id: whether a line was damaged, and how many messages that may be.
+        self._has_damage = False
+        self._suspects = 0
+
+    def read(self, lines: Iterable[bytes]) -> Iterator[Record]:
+        for line in lines:
+            if line and (record := self.read_line(line)) is not None:
+                yield record
+
+    def read_line(self, line: bytes) -> Record | None:
+        """The record; None for a line that is damaged or out of place."""
+        try:
+            record = decode(line)
+        except ValueError:
+            self.damaged.append(line)
+            self._has_damage = True
+            self._suspects += count_messages(line)
+            self._before = b""
+            return None
+        is_linked = not self._before or is_link(self._before, line)
+        if isinstance(record, MessageRecord):
+            number = record.id
+            if number != self.next_id or self._has_damage:
+                if not is_linked and self.next_id is not None and number < self.next_id:
+                    # A copy of an earlier line, or one that was moved. What follows it links to
+                    # the line before it.
+                    self.damaged.append(line)
+                    return None
+                self._reach(number, is_linked)
+            self.next_id = number + 1
+        elif isinstance(record, MarkerRecord):
+            self._reach(record.end_id, is_linked)
+        elif isinstance(record, MetaRecord) and record.message_count is not None:
+            self._reach(record.message_count, is_linked)
+        if not is_linked:
+            self.broken_links += 1
+        self._before = line
+        return record
+
+    def finish(self) -> None:
+        """At the end of the log: damaged lines that nothing followed count as messages."""
+        if self._suspects and self.next_id is not None:
+            self._reach(self.next_id + self._suspects, True)
+
+    def _reach(self, number: int, is_linked: bool) -> None:
+        """The next message has this id, unless it has a higher one already."""
+        if self.next_id is None or number > self.next_id:
+            if self.next_id is not None and (self._has_damage or not is_linked):
+                gap = range(self.next_id, number)
+                self.missing += gap[: MOST_MISSING - len(self.missing)]
+            self.next_id = number
+        self._has_damage = False
+        self._suspects = 0
+
+
+def count_messages(line: bytes) -> int:
+    """How many messages a line that cannot be read may have held: several when the line feeds
+    between them are damaged, and none when it was never a line of ours."""
+    if line.startswith(MESSAGE):
+        return line.count(MESSAGE)
+    if line.startswith(OTHER_KINDS):
+        return 0
+    try:
+        check_sum(line)
+    except ValueError:
+        return 1
+    return 0

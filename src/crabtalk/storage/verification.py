@@ -1,0 +1,198 @@
+"""Verification of a log file: which of its lines are not what was written, without a daemon.
+
+It finds lines that were changed, cut short, moved, added from elsewhere, repeated or removed. It
+cannot find that lines are missing from the end of a log, since nothing follows that refers to them.
+Everything here blocks and writes nothing; the log may be written meanwhile.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from crabtalk.model.messages import Value
+
+from .checksums import check_sum, is_link, is_sealed, link_of, prev_of
+from .log import open_log
+from .records import decode
+
+Fault = Literal["changed", "unreadable", "cut", "moved", "foreign", "repeated", "missing"]
+
+# What a damaged line may still tell.
+ID = re.compile(rb'"id":(\d{1,16}),"at":"([^"]{1,40})"')
+TIME = re.compile(rb'"(?:at|archived_at|updated_at)":"([^"]{1,40})"')
+# A line that is being written is looked at again, this often and after so many seconds.
+ATTEMPTS = 3
+PAUSE = 0.05
+
+
+class Damage(Value, frozen=True):
+    """What is wrong with a line. `message_id` and `at` are what the line says, if it still does."""
+
+    line: int  # counted from 1
+    fault: Fault
+    text: str  # a sentence
+    message_id: int | None = None
+    at: str = ""
+
+
+class Line(NamedTuple):
+    number: int
+    prev: bytes | None
+    link: bytes
+    fault: Fault | None
+    message_id: int | None
+    at: str
+
+
+def verify_log(path: Path) -> list[Damage]:
+    """Raises OSError. Takes one pass and little memory when nothing is wrong."""
+    found: list[Damage] = []
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE)
+        if is_intact(path):
+            return []
+        found = find_damage([examine(number, line) for number, line in numbered(path)])
+        if not any(one.fault == "cut" for one in found):
+            break
+    return found
+
+
+def is_intact(path: Path) -> bool:
+    before = b""
+    with open_log(path) as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return False
+            line = line[:-1]
+            if fault_of(line) is not None:
+                return False
+            if before:
+                if not is_link(before, line) or (is_sealed(before) and not is_sealed(line)):
+                    return False
+            elif prev_of(line):
+                return False
+            before = line or before
+    return True
+
+
+def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    with open_log(path) as file:
+        for number, line in enumerate(file, 1):
+            if line != b"\n":
+                yield number, line
+
+
+def examine(number: int, line: bytes) -> Line:
+    whole = line.removesuffix(b"\n")
+    fault = fault_of(whole)
+    if not line.endswith(b"\n") and fault is not None:
+        fault = "cut"
+    message_id, at = None, ""
+    if (found := ID.search(whole)) is not None:
+        message_id, at = int(found[1]), found[2].decode(errors="replace")
+    elif (said := TIME.search(whole)) is not None:
+        at = said[1].decode(errors="replace")
+    return Line(number, prev_of(whole), link_of(whole), fault, message_id, at)
+
+
+def fault_of(line: bytes) -> Fault | None:
+    """What is wrong with a line by itself."""
+    try:
+        check_sum(line)
+    except ValueError:
+        return "changed"
+    if not line or is_sealed(line):
+        return None
+    try:
+        decode(line)
+    except ValueError:
+        return "unreadable"
+    return None
+
+
+def find_damage(lines: list[Line]) -> list[Damage]:
+    """Follows the links. `head` is the link of the last line that is in its place, None after a
+    line that is damaged, whose own link is not to be trusted."""
+    places = {line.link: line for line in reversed(lines) if line.fault is None}
+    followers = {line.prev: line for line in reversed(lines) if line.prev is not None}
+    covered = covered_lines(lines)
+    aside: dict[bytes, Line] = {}  # lines that were moved, by what they follow
+    strangers: set[bytes] = set()  # links of lines that are not of this log
+    found: list[Damage] = []
+    head: bytes | None = b""
+    has_seals = False
+    last = 0
+    for line in lines:
+        if line.fault is not None:
+            found.append(damage(line, line.fault))
+            head = None
+        elif line.prev is None:
+            if has_seals and line.number not in covered:
+                found.append(damage(line, "foreign", "it has no checksum, and those before it do"))
+                continue
+            head = line.link
+        elif places[line.link].number < line.number:
+            found.append(damage(line, "repeated", f"line {places[line.link].number} is the same"))
+            continue
+        elif head is None or line.prev == head:
+            head = line.link
+        elif is_after(followers.get(head), line):
+            before = places.get(line.prev)
+            if before is None or line.prev in strangers:
+                strangers.add(line.link)
+                found.append(damage(line, "foreign", "it follows no line of this log"))
+            else:
+                aside[line.prev] = line
+                found.append(damage(line, "moved", f"it belongs after line {before.number}"))
+            continue
+        else:
+            place = f"between line {last} and it" if last else "before it"
+            found.append(damage(line, "missing", place))
+            head = line.link
+        last = line.number
+        has_seals = has_seals or line.prev is not None
+        while head is not None and head in aside:
+            head = aside.pop(head).link
+    return found
+
+
+def is_after(other: Line | None, line: Line) -> bool:
+    return other is not None and other.fault is None and other.number > line.number
+
+
+def covered_lines(lines: list[Line]) -> set[int]:
+    """Lines without seals that an older version added: the sealed line after refers to them."""
+    found: set[int] = set()
+    following: Line | None = None
+    for line in reversed(lines):
+        is_old = line.prev is None and line.fault is None
+        is_linked = following is not None and (
+            following.number in found or following.prev == line.link
+        )
+        if is_old and is_linked:
+            found.add(line.number)
+        following = line
+    return found
+
+
+SENTENCES: dict[Fault, str] = {
+    "changed": "was changed after it was written: its checksum does not match",
+    "unreadable": "cannot be read",
+    "cut": "is cut short",
+    "moved": "is not where it was written",
+    "foreign": "was not written here by crabtalk",
+    "repeated": "is there twice",
+    "missing": "does not follow the line before it: lines were removed",
+}
+
+
+def damage(line: Line, fault: Fault, reason: str = "") -> Damage:
+    known = "" if line.message_id is None else f"message {line.message_id}"
+    known += f"{' of ' if known else ''}{line.at}" if line.at else ""
+    which = f"line {line.number} ({known})" if known else f"line {line.number}"
+    gap = " " if fault == "missing" else ": "
+    text = f"{which} {SENTENCES[fault]}{gap if reason else ''}{reason}"
+    return Damage(line.number, fault, text, line.message_id, line.at)

@@ -1,0 +1,52 @@
+"""What child processes get of an environment, and what others can read of ours."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from crabtalk.component import child_environment
+from crabtalk.component.environment import NETWORK
+
+FULL = {
+    "PATH": "/bin",
+    "HOME": "/home/crab",
+    "LANG": "C.UTF-8",
+    "LC_TIME": "C",
+    "TERM": "xterm",
+    "TZ": "UTC",
+    "OPENAI_API_KEY": "sk-secret",
+    "GITHUB_TOKEN": "gh-secret",
+    "HTTPS_PROXY": "http://proxy:1",
+    "LD_PRELOAD": "x.so",
+}
+
+
+@pytest.mark.req("trust.environment")
+def test_a_child_gets_the_basic_variables_and_no_others() -> None:
+    kept = {"PATH", "HOME", "LANG", "LC_TIME", "TERM", "TZ"}
+    assert child_environment(environ=FULL) == {name: FULL[name] for name in kept}
+
+
+@pytest.mark.req("trust.environment")
+def test_named_variables_are_passed_where_they_are_set_and_added_ones_win() -> None:
+    found = child_environment(["GITHUB_TOKEN", "ABSENT"], {"TERM": "dumb"}, environ=FULL)
+    assert found["GITHUB_TOKEN"] == "gh-secret"
+    assert found["TERM"] == "dumb"
+    assert "ABSENT" not in found
+    assert "HTTPS_PROXY" not in found
+    assert child_environment(NETWORK, environ=FULL)["HTTPS_PROXY"] == "http://proxy:1"
+
+
+@pytest.mark.req("trust.environ_file")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows environments in files")
+def test_a_process_that_hides_its_environment_is_no_longer_dumpable() -> None:
+    script = (
+        "from crabtalk.component import hide_environment; import _ctypes; print(hide_environment(),"
+        " _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), 'prctl'), (3, 0, 0, 0, 0)))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ
+    ).stdout
+    assert said.split() == ["True", "0"]

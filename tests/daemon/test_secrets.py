@@ -1,0 +1,332 @@
+"""Keys of model providers: no child, client, session log or log of the daemon's has them."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crabtalk.client import Client, ServerError, connect
+from crabtalk.protocol import wire
+from tests.daemon.child import Child
+from tests.daemon.command import CRABTALKD, WARM
+from tests.daemon.served import (
+    PATIENCE,
+    Served,
+    called,
+    ending,
+    said,
+    served,
+    told,
+)
+from tests.mcp.world import TINY
+from tests.model.fake import Answer, Asked, FakeVendor, Respond, vendor
+from tests.warm import PIPE, Started
+
+pytestmark = pytest.mark.one_loop
+
+# It does not look like a key, so only who knows it can mask it.
+KEY = "beach-9f8e7d6c5b4a39281706abcdef"
+CRAB = 'prompt = "You are crab."\n'
+# The key comes from a variable, as the documentation advises.
+CONFIG = (
+    '[llm]\nbase_url = "{url}/v1"\napi_key = "${{CRAB_TEST_KEY}}"\nmodel = "m"\nmax_retries = 0\n'
+)
+
+
+@pytest.fixture(autouse=True)
+def _key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRAB_TEST_KEY", KEY)
+
+
+def key_of(asked: Asked) -> str:
+    return asked.headers["authorization"].removeprefix("Bearer ")
+
+
+def chunk(text: str, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+    return f"data: {json.dumps({'choices': [choice]})}\n\n".encode()
+
+
+def shows_the_key(text: str) -> bool:
+    """Whether eight characters in a row of it are there."""
+    return any(KEY[start : start + 8] in text for start in range(len(KEY) - 7))
+
+
+@asynccontextmanager
+async def asking(
+    path: Path, respond: Respond, *, agents: dict[str, str] | None = None
+) -> AsyncIterator[tuple[Served, FakeVendor, Client]]:
+    async with (
+        vendor(respond) as fake,
+        served(
+            path, config=CONFIG.format(url=fake.url), agents=agents or {"crab": CRAB}, hooks={}
+        ) as daemon,
+        daemon.client() as client,
+    ):
+        yield daemon, fake, client
+
+
+# ── Children ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("trust.environment")
+async def test_commands_servers_and_their_host_have_no_key_of_the_daemons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:1")
+    monkeypatch.setenv("NAMED", "for commands")
+    declared = (
+        f'[[mcps]]\nname = "beach"\ncommand = "{sys.executable}"\nargs = ["-S", "{TINY}"]\n'
+        '[mcps.env]\nTIDE = "high"\n'
+    )
+    agents = {"crab": f'{CRAB}[hooks.bash]\nenv = ["NAMED"]\n{declared}'}
+    names = ("CRAB_TEST_KEY", "NAMED", "HTTPS_PROXY", "TIDE", "PATH")
+    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        command = f"env; echo; tr '\\0' '\\n' < /proc/{daemon.daemon.mcp.link.pid}/environ"
+        calls: list[tuple[str, dict[str, Any] | str]] = [("bash", {"command": command})]
+        calls += [("variable", {"text": name}) for name in names]
+        shell, *variables = await called(client, "crab", calls)
+        assert [found.output for found in variables] == [
+            "unset",
+            "unset",
+            "http://proxy.invalid:1",
+            "high",
+            os.environ["PATH"],
+        ]
+        environment = json.loads(shell.output)["stdout"]
+        assert "NAMED=for commands\n" in environment
+        assert "HTTPS_PROXY" not in environment.split("\n\n")[0]
+        assert KEY not in environment
+
+
+@pytest.mark.req("bash.env_refused")
+async def test_a_call_that_sets_what_runs_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        script = tmp_path / "script"
+        script.write_text(f"touch {tmp_path}/ran\n")
+        arguments = {"command": "true", "env": {"BASH_ENV": str(script)}}
+        (refused,) = await called(client, "crab", [("bash", arguments)])
+        assert refused.is_error
+        assert refused.output.startswith("permission denied: env may not set 'BASH_ENV'")
+        assert not (tmp_path / "ran").exists()
+
+
+# ── Whoever looks into /proc ────────────────────────────────────────────────────────────────────
+
+
+# A user that is not root, who may read everything; it may only find the interpreter.
+NOBODY = 65534
+AS_NOBODY = (
+    *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where that user has a home."""
+    place = Path(tempfile.mkdtemp(prefix="crabtalk-"))
+    if os.geteuid() == 0:
+        os.chown(place, NOBODY, NOBODY)
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def prefix() -> tuple[str, ...]:
+    """What to put before a command so that root does not run it."""
+    if os.geteuid() != 0:
+        return ()
+    try:
+        subprocess.run([*AS_NOBODY, sys.executable, "-c", ""], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("root runs this test, and cannot start a program as somebody else here")
+    return AS_NOBODY
+
+
+@pytest.mark.req("trust.environ_file")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows environments in files")
+async def test_other_processes_of_the_same_user_cannot_read_the_daemons_environment(
+    place: Path, prefix: tuple[str, ...]
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(*prefix, str(CRABTALKD), "run", "--home", str(place / "home"), "--tcp", "off"),
+        stderr=PIPE,
+        env={**os.environ, "HOME": str(place)},
+    )
+    try:
+        async with asyncio.timeout(PATIENCE):
+            assert process.stderr is not None
+            while b"is ready" not in await process.stderr.readline():
+                pass
+            async with asyncio.timeout(2):  # the line comes a moment before
+                while KEY in (found := await read_environment(prefix, process.pid)):
+                    await asyncio.sleep(0.01)
+        assert "Permission denied" in found
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def read_environment(prefix: tuple[str, ...], pid: int) -> str:
+    """What `cat` says, in both of its streams."""
+    process = await asyncio.create_subprocess_exec(
+        *(*prefix, "cat", f"/proc/{pid}/environ"),
+        stdout=PIPE,
+        stderr=subprocess.STDOUT,
+        env={"LC_ALL": "C", "PATH": os.environ["PATH"]},
+    )
+    return (await process.communicate())[0].decode(errors="replace")
+
+
+# ── What a server repeats ───────────────────────────────────────────────────────────────────────
+
+
+def whole(asked: Asked) -> Answer:
+    sentence = f"Incorrect API key provided: {key_of(asked)}. Find yours on the page of keys."
+    return Answer.of_json({"error": {"message": sentence, "code": "invalid_api_key"}}, 401)
+
+
+def starred(asked: Asked) -> Answer:
+    key = key_of(asked)
+    sentence = f"Incorrect API key provided: {key[:11]}{'*' * 12}{key[-4:]}. Find yours there."
+    return Answer.of_json({"error": {"message": sentence}}, 401)
+
+
+def dotted(asked: Asked) -> Answer:
+    key = key_of(asked)
+    return Answer.of_json({"error": f"the key {key[:5]}...{key[-4:]} is not known"}, 403)
+
+
+def cut(asked: Asked) -> Answer:
+    return Answer([f"denied: {key_of(asked)[:20]}".encode()], 400, "text/plain")
+
+
+def no_json(asked: Asked) -> Answer:
+    return Answer([json.dumps(asked.headers).encode()], 500, "text/plain")
+
+
+def redirected(asked: Asked) -> Answer:
+    url = f"https://login.invalid/?token={key_of(asked)}"
+    return Answer([f"Moved to {url}".encode()], 302, "text/plain", {"Location": url})
+
+
+def in_the_stream(asked: Asked) -> Answer:
+    error = {"error": {"message": f"key {key_of(asked)} ran out of credit"}}
+    return Answer([chunk("Well, "), f"data: {json.dumps(error)}\n\n".encode()])
+
+
+ANSWERS = [whole, starred, dotted, cut, no_json, redirected, in_the_stream]
+
+
+@pytest.mark.req("trust.echoed_key")
+@pytest.mark.parametrize("respond", ANSWERS, ids=[answer.__name__ for answer in ANSWERS])
+async def test_an_error_that_quotes_the_key_reaches_neither_client_nor_file(
+    tmp_path: Path, respond: Respond
+) -> None:
+    async with asking(tmp_path, respond) as (daemon, fake, client):
+        end = ending(await told(client.stream("crab", "hello")))
+        assert [key_of(asked) for asked in fake.asked] == [KEY]
+        assert end.error
+        assert not shows_the_key(str(end))
+        assert KEY[-4:] not in end.error
+        page = await client.list_messages("crab")
+        assert not shows_the_key(str(page))
+        kept = "".join(path.read_text() for path in daemon.logs)
+        assert not shows_the_key(kept)
+        assert KEY[-4:] not in kept
+
+
+@pytest.mark.req("trust.echoed_key")
+async def test_a_server_that_refuses_to_list_its_models_does_not_show_the_key(
+    tmp_path: Path,
+) -> None:
+    async with asking(tmp_path, whole) as (daemon, fake, client):
+        daemon.configure((daemon.home / "config.toml").read_text().replace('model = "m"\n', ""))
+        await client.reload()
+        try:
+            told_of = str(ending(await told(client.stream("crab", "hello"))))
+        except ServerError as error:
+            told_of = str(error)
+        assert "Incorrect API key provided" in told_of
+        assert not shows_the_key(told_of)
+        assert fake.asked[-1].path == "/v1/models"
+
+
+@pytest.mark.req("trust.echoed_key")
+@pytest.mark.parametrize("cuts", [(), (3,), (8, 9), (1, 2, 20), tuple(range(1, len(KEY)))])
+async def test_the_key_in_streamed_text_is_masked_however_it_is_split(
+    tmp_path: Path, cuts: tuple[int, ...]
+) -> None:
+    bounds = (0, *cuts, len(KEY))
+
+    def respond(asked: Asked) -> Answer:
+        key = key_of(asked)
+        parts = [key[start:end] for start, end in pairwise(bounds)]
+        words = ["You sent ", *parts, f" and {KEY[:7]}", " is", " how it begins", f"; {KEY[:9]}"]
+        return Answer([*map(chunk, words), chunk("", "stop"), b"data: [DONE]\n\n"])
+
+    async with asking(tmp_path, respond) as (daemon, _, client):
+        text = said(await told(client.stream("crab", "hello")))
+        assert KEY not in text
+        before, _, rest = text.removeprefix("You sent ").partition("********")
+        assert KEY.startswith(before)
+        assert len(before) < 8
+        assert rest == f" and {KEY[:7]} is how it begins; {KEY[:9]}"
+        assert KEY not in "".join(path.read_text() for path in daemon.logs)
+        page = await client.list_messages("crab")
+        assert page.messages[-1].content == text
+
+
+class Logging(Child):
+    """With logs as JSON."""
+
+    def forked(self) -> Started:
+        words = ("run", "--home", self.home, "--tcp", "off", "--log-format", "json", "--verbose")
+        return WARM.start(*words, stderr=PIPE)
+
+
+@pytest.mark.req("trust.echoed_key")
+@pytest.mark.parametrize("kind", [Child, Logging])
+async def test_the_log_of_the_daemon_has_no_key_that_came_from_a_variable(
+    tmp_path: Path, kind: type[Child]
+) -> None:
+    home = tmp_path / "home"
+    (home / "agents").mkdir(parents=True, mode=0o700)
+    home.chmod(0o700)
+    (home / "agents" / "crab.toml").write_text(CRAB)
+    async with vendor(whole) as fake:
+        (home / "config.toml").write_text(CONFIG.format(url=fake.url))
+        process = kind(home)
+        try:
+            await process.start()
+            async with connect(home=home, timeout=PATIENCE) as client:
+                assert ending(await told(client.stream("crab", "hello"))).error
+                # What is said to an agent may hold the key as well, and so may its name.
+                with pytest.raises(ServerError):
+                    await client.get_agent(f"x {KEY}")
+                await client.publish_event(f"topic-{KEY}", "payload")
+            process.signal(signal.SIGTERM)  # so that all of the log is written
+            assert await process.gone() == 0
+        finally:
+            await process.kill()
+    logged = (home / "logs" / "crabtalkd.log").read_text() + process.said
+    assert fake.asked
+    assert "Incorrect API key provided" in logged
+    assert not shows_the_key(logged)
+
+
+def test_wire_messages_are_compared_as_text() -> None:
+    """`str` of a message shows its content, so the tests above can fail."""
+    assert KEY in str(wire.StreamEnd(error=KEY))
