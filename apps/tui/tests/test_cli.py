@@ -57,6 +57,7 @@ RUNS = [
     ("agents", "explain", "crab"),
     ("approvals",),
     ("approvals", "list"),
+    ("approvals", "watch"),
     ("approvals", "allow", "r-1"),
     ("approvals", "deny", "r-1"),
     ("models", "list"),

@@ -43,6 +43,7 @@ def approvals(ctx: click.Context, home: Path | None, in_json: bool) -> None:
     \b
     Examples:
       crabtalk approvals
+      crabtalk approvals watch
       crabtalk approvals allow 7f3a-1
       crabtalk approvals deny 7f3a-1
     """
@@ -72,6 +73,28 @@ def approvals_list(home: Path | None, in_json: bool) -> None:
         show("\n\n".join(map(as_text, found)))
     else:
         say("no call waits for an approval")
+
+
+@approvals.command("watch")
+@home_option
+@click.option("--json", "in_json", is_flag=True, help="One JSON object a line.")
+def approvals_watch(home: Path | None, in_json: bool) -> None:
+    """Show calls as they begin to wait, until Ctrl+C.
+
+    Strangers' calls wait only while some client could answer: this command is one.
+
+    \b
+    Examples:
+      crabtalk approvals watch
+      crabtalk approvals watch --json
+    """
+    with suppress(KeyboardInterrupt), daemon(home) as client:
+        for event in client.subscribe_events(all_kinds=True):
+            waiting = read_waiting(event)
+            if waiting is not None and in_json:
+                document(as_json(waiting))
+            elif waiting is not None:
+                show(f"{as_text(waiting)}\n")
 
 
 @approvals.command("allow")
@@ -153,15 +176,22 @@ async def collect_waiting(home: Path | None) -> list[Waiting]:
 
 
 async def read_feed(client: "Client", found: list[Waiting]) -> None:
-    from crabtalk.protocol import wire
-
     async with aclosing(client.subscribe_events(all_kinds=True)) as events:
         while True:
             async with asyncio.timeout(QUIET):
                 event = await anext(events)
-            questions = event.ask.questions
-            if event.kind == wire.ASK_USER and questions and all(map(is_approval, questions)):
-                found.append(Waiting(event.agent, event.sender, event.ask))
+            if (waiting := read_waiting(event)) is not None:
+                found.append(waiting)
+
+
+def read_waiting(event: "wire.AgentEventMsg") -> Waiting | None:
+    """None for every event that asks for no approval."""
+    from crabtalk.protocol import wire
+
+    questions = event.ask.questions
+    if event.kind != wire.ASK_USER or not questions or not all(map(is_approval, questions)):
+        return None
+    return Waiting(event.agent, event.sender, event.ask)
 
 
 def answer(waiting: Waiting, labels: Sequence[str], home: Path | None, in_json: bool) -> None:
