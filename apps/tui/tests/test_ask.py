@@ -565,7 +565,7 @@ async def test_a_call_that_needs_a_yes_gets_it_at_the_terminal(tmp_path: Path) -
     async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         script = calling([("bash", {"command": "echo $((40 + 2))"})])
         words = ("ask", "--home", daemon.home, script)
-        code, screen = await at_terminal(*words, typed="1\n", when="May crab call bash?")
+        code, screen = await at_terminal(*words, typed="1\n", when="crab asks to use bash")
         assert code == 0, screen
         (result,) = results(await messages(client, "crab"))
         assert "42" in result
