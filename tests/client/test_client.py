@@ -202,6 +202,14 @@ CALLS: dict[str, tuple[dict[str, object], object]] = {
         dict(agent="a", title="t", sender="s"),
         wire.SetTitleMsg(agent="a", title="t", sender="s"),
     ),
+    "set_mode": (
+        dict(agent="a", mode="ask", sender="s"),
+        wire.SetModeMsg(agent="a", mode="ask", sender="s"),
+    ),
+    "explain_agent": (
+        dict(agent="a", sender="s", mode="plan"),
+        wire.ExplainAgentMsg(agent="a", sender="s", mode="plan"),
+    ),
     "list_agents": ({}, wire.ListAgentsMsg()),
     "get_agent": (dict(name="a"), wire.GetAgentMsg(name="a")),
     "create_agent": (

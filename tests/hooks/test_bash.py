@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crabtalk.hooks import shell
+from crabtalk.hooks import Asks, Composite, shell
 from crabtalk.hooks.bash import LONGEST, RESULT, TIMEOUT, BashHook, Settings
 from crabtalk.hooks.shell import Outcome
 from crabtalk.model import ToolCall
@@ -38,7 +38,8 @@ def calling(
 ) -> Runtime:
     """An engine whose agent, with such settings, calls bash once."""
     model = ScriptedProvider(calls(ToolCall("c", "bash", json.dumps(arguments))), "Done.")
-    return world.runtime(model, agents=[agent(**settings)], hook=hook or BashHook())
+    hooks = Composite({"bash": hook or BashHook()}, Asks())
+    return world.runtime(model, agents=[agent(**settings)], hook=hooks)
 
 
 async def result(run: Run) -> ToolResult:
@@ -185,7 +186,10 @@ async def asked_by(world: World, sender: str, parent: Parent | None = None, **se
 
 
 @pytest.mark.req("bash.senders")
-@pytest.mark.parametrize("sender", ["tg:123", "event:backup", "delegate:1", ":"])
+@pytest.mark.parametrize(
+    "sender",
+    ["tg:123", "event:backup", "delegate:1", ":", "anna", "USER", "cron", "tg：666", "user "],
+)
 async def test_a_sender_from_elsewhere_is_refused(sender: str, world: World) -> None:
     output = await asked_by(world, sender, allow_senders=["tg:1", "tg:1234", "mail:*"])
     assert output.startswith("permission denied: ")
@@ -193,7 +197,7 @@ async def test_a_sender_from_elsewhere_is_refused(sender: str, world: World) -> 
 
 
 @pytest.mark.req("bash.senders")
-@pytest.mark.parametrize("sender", ["user", "anna", "tg:123", "event:backup", "event:"])
+@pytest.mark.parametrize("sender", ["user", "user~work", "tg:123", "event:backup", "event:"])
 async def test_people_here_and_senders_that_are_named_are_served(sender: str, world: World) -> None:
     assert "ran" in await asked_by(world, sender, allow_senders=["tg:123", "event:*"])
 

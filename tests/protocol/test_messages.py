@@ -351,6 +351,13 @@ ADDITIONS = {
     *("ServerMessage.welcome", "ServerMessage.session_hits", "ServerMessage.message_page"),
     *("ServerMessage.archive_list", "ServerMessage.memory_hits"),
     *("StreamMsg.detach", "CompactMsg.fresh"),
+    *("ClientMessage.set_mode", "ClientMessage.explain_agent"),
+    *("ServerMessage.mode_info", "ServerMessage.agent_permissions"),
+    *("SendMsg.mode", "SendMsg.unattended", "SendMsg.origin"),
+    *("StreamMsg.mode", "StreamMsg.unattended", "StreamMsg.origin", "StreamStart.mode"),
+    *("ReplyToAsk.as_owner", "AskQuestion.approval"),
+    *("ActiveConversationInfo.mode", "ConversationInfo.mode"),
+    *("SubscribeEventMsg.sender", "SubscriptionInfo.created_by"),
     "ToolCallInfo.id",
     "ToolStartEvent.early",
     "StreamEnd.stop_reason",
@@ -378,6 +385,7 @@ OPTIONAL_KINDS = {
         "USER_STEERED": 105,
         "CONTEXT_USAGE": 106,
         "COMPACTED": 107,
+        "MODE_CHANGED": 108,
     }
 }
 

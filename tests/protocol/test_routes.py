@@ -50,6 +50,8 @@ ADDITIONS = {
     "list_memory": "memory_page",
     "replace_memory": "pong",
     "set_title": "pong",
+    "set_mode": "mode_info",
+    "explain_agent": "agent_permissions",
 }
 
 REQUESTS = wire.ClientMessage.DESCRIPTOR.fields_by_name

@@ -39,6 +39,9 @@ class DaemonEnv(Env):
         if type(event) is Done:
             self._bus.heard(run, event)
 
+    def mode(self, run: Run, agent: Agent) -> str:
+        return self._policy.mode(run, agent).word
+
     def working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
         return self._policy.working_directory(agent, origin, cwd)
 

@@ -88,8 +88,7 @@ class SubscriptionFile:
         now = self._read()
         number = max([self._last, *(one.id for one in now.found)]) + 1
         new = Subscription(number, source, target_agent, once, created_by)
-        table = {key: getattr(new, key) for key in KINDS}
-        table |= {CREATOR: created_by} if created_by else {}
+        table = table_of(new)
         gap = "" if not now.text else "\n" if now.text.endswith("\n") else "\n\n"
         lines = "".join(f"{key} = {written(value)}\n" for key, value in table.items())
         wanted = Reading(
@@ -183,6 +182,11 @@ def read_tables(document: dict[str, Any]) -> list[Subscription]:
             raise ValueError(f"two of its subscriptions have the id {one.id}")
         found[one.id] = one
     return list(found.values())
+
+
+def table_of(one: Subscription) -> dict[str, Any]:
+    table = {key: getattr(one, key) for key in KINDS}
+    return table | ({CREATOR: one.created_by} if one.created_by else {})
 
 
 def without(text: str, gone: Collection[int]) -> str:

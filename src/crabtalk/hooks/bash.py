@@ -1,8 +1,8 @@
 """bash: the tool that runs a command, and who may run which.
 
 Commands run as the daemon's user. What keeps them apart from the rest of the machine is the
-sandbox, if the agent's file asks for it; the deny list only guards against slips (see
-policy.shell_rules).
+sandbox, if the agent's file asks for it. Which commands a run may give is decided in the policy
+room.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -20,8 +20,6 @@ from . import shell
 from .schema import UNTOLD
 from .tool import Tool, ToolHook
 
-# How the senders of a gateway end that are older than our own spelling of them.
-WECHAT = "@im.wechat"
 TIMEOUT = 120.0
 LONGEST = 3600.0  # seconds, whatever is asked for
 # Bytes of a result as JSON: below what the engine passes on whole, with room for an error's
@@ -64,12 +62,14 @@ class Settings(msgspec.Struct, frozen=True):
                 )
         return settings
 
-    def allows(self, sender: str) -> bool:
-        """Whoever is at this machine, and of the others those who are named."""
-        is_remote = ":" in sender or sender.endswith(WECHAT)
-        return not is_remote or any(
-            sender.startswith(entry[:-1]) if entry.endswith("*") else sender == entry
-            for entry in self.allow_senders
+    def tightened(self, above: "Settings") -> "Settings":
+        """As they hold for a run that an agent with the settings `above` delegated."""
+        return msgspec.structs.replace(
+            self,
+            disabled=self.disabled or above.disabled,
+            deny=(*above.deny, *self.deny),
+            sandbox=self.sandbox if above.sandbox == "off" else above.sandbox,
+            env=tuple(name for name in self.env if name in above.env),
         )
 
 
@@ -86,8 +86,7 @@ class Bash(Tool):
 
     async def run(self, call: ToolDispatch, hook: "BashHook") -> str:
         """Cancelled, the command and all it started are gone."""
-        settings = hook.settings(call.agent)
-        check_deny(self.command, settings.deny)
+        settings = hook.settings_in_line(call)
         check_variables(self.env)
         timeout = min(self.timeout or settings.timeout, LONGEST)
         argv = [found("bash") or "/bin/bash", "-c", self.command]
@@ -124,6 +123,13 @@ class BashHook(ToolHook):
     def settings(self, agent: str) -> Settings:
         return self._settings.get(agent, Settings())
 
+    def settings_in_line(self, call: ToolDispatch) -> Settings:
+        """The settings of the call's agent, tightened by those of every agent above it."""
+        settings = self.settings(call.agent)
+        for caller in reversed(call.run.lineage):
+            settings = settings.tightened(Settings.of(caller))
+        return settings
+
     def on_build_agent(self, agent: Agent) -> Agent:
         Settings.of(agent)
         return agent
@@ -145,32 +151,9 @@ class BashHook(ToolHook):
         return self._permitted(call) if call.name == Bash.name else None
 
     async def _permitted(self, call: ToolDispatch) -> str | ToolOutput:
-        settings = self.settings(call.agent)
-        if settings.disabled:
+        if self.settings_in_line(call).disabled:
             raise ToolError("tool not available: bash")
-        # Who began it counts: an agent that delegates is no way around the rule.
-        if not settings.allows(call.run.origin):
-            raise ToolError(
-                f"permission denied: bash is not for the sender {call.run.origin[:80]!r}; "
-                "name it in allow_senders of [hooks.bash] in the agent's file to change that"
-            )
         return await self._run(Bash, call)
-
-
-def check_deny(command: str, deny: Sequence[str]) -> None:
-    if not deny:
-        return
-    from crabtalk.policy.shell_commands import UnreadableCommandError
-    from crabtalk.policy.shell_rules import find_denied
-
-    try:
-        entry = find_denied(command, deny)
-    except UnreadableCommandError as error:
-        raise ToolError(
-            f"permission denied: the command cannot be checked, because {error}; write it plainly"
-        ) from None
-    if entry is not None:
-        raise ToolError(f"permission denied: the agent's file denies {entry!r}")
 
 
 def check_variables(env: Mapping[str, str]) -> None:

@@ -16,7 +16,6 @@ import msgspec
 from crabtalk.runtime import Approval, AskOption, AskQuestion, ToolDispatch
 
 from .rules import Request
-from .shell_rules import suggest_rule
 
 ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
 # What people type, and what clients of earlier versions send.
@@ -143,6 +142,8 @@ def suggest_rules(request: Request) -> tuple[str, ...]:
         case "shell":
             if request.arguments.get("env"):
                 return ()
+            from .shell_suggestions import suggest_rule  # late, as all of the shell parser
+
             return tuple(f"bash({rule})" for rule in suggest_rule(request.access.target) or ())
         case "edit":
             path = request.path

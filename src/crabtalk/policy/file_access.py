@@ -24,6 +24,7 @@ class FileAccess(msgspec.Struct, frozen=True):
     home: Path | None = None
     open_in_home: tuple[Path, ...] = ()  # to read and to change
     readable_in_home: tuple[Path, ...] = ()  # to read only
+    writable: tuple[Path, ...] = ()  # where a sandbox lets files be changed; empty: no sandbox
 
     @property
     def is_confined(self) -> bool:
@@ -38,6 +39,12 @@ class FileAccess(msgspec.Struct, frozen=True):
             if not any(is_inside(real, folder) for folder in folders):
                 allowed = ", ".join(map(str, folders))
                 return f"permission denied: {shown} is outside of {allowed}; stay inside"
+        if to_change and self.writable and not any(is_inside(real, one) for one in self.writable):
+            allowed = ", ".join(map(str, self.writable))
+            return (
+                f"permission denied: the sandbox lets files be changed in {allowed} only, and "
+                f"{shown} is outside of it"
+            )
         if PROCESSES.match(str(real)):
             return (
                 f"permission denied: {shown} is about a running process, which file tools do not "

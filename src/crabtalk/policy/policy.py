@@ -18,10 +18,9 @@ from crabtalk.storage import Agent, Pair
 
 from .defaults import STRANGER_DENIALS, default_verdict
 from .file_access import FILES, SKILLS, FileAccess
-from .harmless_commands import is_harmless
 from .modes import Mode, parse_mode
 from .origins import Owners, Standing
-from .rules import Permissions, Request, find_cover, find_match, parse_rule
+from .rules import Permissions, Request, Rule, find_cover, find_match, parse_rule
 
 
 class Decision(IntEnum):
@@ -82,8 +81,10 @@ class Policy:
         """Where the file tools of a run may go."""
         line = (*run.lineage, agent)
         folders = [roots for each in line if (roots := self._roots_of(each))]
+        # A sandbox lets commands write the working directory only, and so do the file tools.
+        writable = (run.cwd,) if any(map(has_sandbox, line)) else ()
         if self.home is None:
-            return FileAccess(tuple(folders))
+            return FileAccess(tuple(folders), writable=writable)
         files = self.home / FILES
         if self.owners.standing(run.origin, line) is Standing.STRANGER:
             own = sender_folder(self.home, run.origin)
@@ -91,7 +92,11 @@ class Policy:
                 ((own, *self.stranger_folders(line)),), self.home, open_in_home=(own,)
             )
         return FileAccess(
-            tuple(folders), self.home, open_in_home=(files,), readable_in_home=(self.home / SKILLS,)
+            tuple(folders),
+            self.home,
+            open_in_home=(files,),
+            readable_in_home=(self.home / SKILLS,),
+            writable=writable,
         )
 
     def stranger_folders(self, line: Sequence[Agent]) -> tuple[Path, ...]:
@@ -141,12 +146,14 @@ class Policy:
         remembered: Collection[str],
     ) -> Verdict:
         permissions = Permissions.of(agent)
+        if (denial := find_denied_command(request, agent)) is not None:
+            return Verdict(Decision.DENY, denial)
         if (rule := find_match(permissions.deny, request)) is not None:
             return Verdict(Decision.DENY, f"the file of {agent.name} denies {rule}")
         if standing is Standing.STRANGER:
-            denial = self._deny_stranger(request, agent, permissions)
-            if denial is not None:
-                return denial
+            refusal = self._deny_stranger(request, agent, permissions)
+            if refusal is not None:
+                return refusal
         always = [rule for text in remembered if (rule := remembered_rule(text)) is not None]
         if (cover := find_cover(always, request)) is not None:
             return Verdict(Decision.ALLOW, f"you always allow {cover} in this conversation")
@@ -171,6 +178,8 @@ class Policy:
     def _judge_by_mode(self, request: Request, mode: Mode) -> Verdict:
         decision, reason = default_verdict(request.access.kind, mode)
         if request.access.kind == "shell" and decision != "allow":
+            from .harmless_commands import is_harmless  # late, as all of the shell parser
+
             call = request.call
             is_free = not request.arguments.get("env")
             if is_free and is_harmless(request.access.target, call.cwd, self.home or call.cwd):
@@ -181,7 +190,27 @@ class Policy:
         return Request(call, names, access)
 
 
-def remembered_rule(text: str):  # type: ignore[no-untyped-def]
+def has_sandbox(agent: Agent) -> bool:
+    return bool(agent.hooks.get("bash", {}).get("sandbox", "off") != "off")
+
+
+def find_denied_command(request: Request, agent: Agent) -> str | None:
+    """Why [hooks.bash] deny of an agent's file is against a command. What cannot be read could be
+    what is denied."""
+    deny = agent.hooks.get("bash", {}).get("deny", ()) if request.access.kind == "shell" else ()
+    if not deny:
+        return None
+    from .shell_commands import UnreadableCommandError  # late: few agents deny commands
+    from .shell_rules import find_denied
+
+    try:
+        entry = find_denied(request.access.target, deny)
+    except UnreadableCommandError as error:
+        return f"the command cannot be checked, because {error}; write it plainly"
+    return f"the agent's file denies {entry!r}" if entry is not None else None
+
+
+def remembered_rule(text: str) -> Rule | None:
     """A rule that "Always" remembered. Earlier versions remembered all of `bash` under a label that
     did not say so: that is asked again."""
     if text == "bash":

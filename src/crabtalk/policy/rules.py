@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,8 +19,10 @@ import msgspec
 from crabtalk.runtime import Access, ToolDispatch
 from crabtalk.storage import Agent, AgentError
 
-from .shell_parser import SimpleCommand, UnreadableCommandError, parse_commands
-from .shell_rules import ShellRule, covers_all, matches_any, parse_shell_rule
+if TYPE_CHECKING:
+    # Late at run time: a daemon that runs no commands does not load the shell parser.
+    from .shell_commands import SimpleCommand
+    from .shell_rules import ShellRule
 
 RULE = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
 PATH_TOOLS = {"read", "edit", "write", "glob", "grep"}
@@ -51,7 +53,7 @@ def parse_rule(text: str) -> Rule:
             f"{text[:80]!r} has an empty pattern; leave the brackets out for all calls"
         )
     if rule.tool == "bash" and rule.pattern is not None:
-        parse_shell_rule(rule.pattern)
+        shell_rule(rule.pattern)
     return rule
 
 
@@ -117,12 +119,15 @@ class Request:
             return None
 
     @cached_property
-    def commands(self) -> tuple[SimpleCommand, ...] | UnreadableCommandError:
-        """All simple commands of a command line, or why that cannot be told."""
+    def commands(self) -> "tuple[SimpleCommand, ...] | None":
+        """All simple commands of a command line; None where that cannot be told."""
+        from .shell_commands import UnreadableCommandError
+        from .shell_parser import parse_commands
+
         try:
             return parse_commands(self.access.target)
-        except UnreadableCommandError as error:
-            return error
+        except UnreadableCommandError:
+            return None
 
     @property
     def host(self) -> str:
@@ -145,7 +150,9 @@ def find_cover(rules: Sequence[Rule], request: Request) -> str | None:
     if (found := find_match(plain, request)) is not None:
         return str(found)
     patterns = [rule.pattern for rule in rules if is_shell(rule, request) and rule.pattern]
-    if patterns and not isinstance(request.commands, UnreadableCommandError):
+    if patterns and request.commands is not None:
+        from .shell_rules import covers_all
+
         parsed = [shell_rule(pattern) for pattern in patterns]
         if covers_all(parsed, request.commands):
             return ", ".join(f"bash({pattern})" for pattern in patterns)
@@ -162,16 +169,25 @@ def is_about(rule: Rule, request: Request) -> bool:
     if rule.pattern is None:
         return True
     if is_shell(rule, request):
-        commands = request.commands
-        # What cannot be read may be anything, so a rule that denies or asks is about it.
-        return isinstance(commands, UnreadableCommandError) or matches_any(
-            shell_rule(rule.pattern), commands
-        )
+        return is_shell_match(rule.pattern, request)
     if request.access.kind in ("read", "edit"):
         return request.path is not None and is_path_match(
             rule.pattern, request.path, request.call.cwd
         )
     return fnmatchcase(request.access.target, rule.pattern)
+
+
+def is_shell_match(pattern: str, request: Request) -> bool:
+    """What cannot be read may be anything, so a rule that denies or asks is about it."""
+    from .shell_commands import UnreadableCommandError
+    from .shell_rules import matches_any
+
+    if request.commands is None:
+        return True
+    try:
+        return matches_any(shell_rule(pattern), request.commands)
+    except UnreadableCommandError:
+        return True
 
 
 def is_shell(rule: Rule, request: Request) -> bool:
@@ -219,5 +235,7 @@ def glob_pattern(pattern: str) -> Callable[[str], re.Match[str] | None]:
 
 
 @cache
-def shell_rule(pattern: str) -> ShellRule:
+def shell_rule(pattern: str) -> "ShellRule":
+    from .shell_rules import parse_shell_rule
+
     return parse_shell_rule(pattern)

@@ -63,7 +63,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "coproc": Wrapper(),
     "doas": Wrapper("Lns", "aCu", without_command=frozenset("L")),
     "env": Wrapper(
-        "i0v",
+        "i0v-",
         "uCSa",
         long=split_names(
             "ignore-environment null unset= chdir= split-string= block-signal? default-signal? "

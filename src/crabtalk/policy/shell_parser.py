@@ -86,7 +86,28 @@ EXPRESSIONS = {
 }
 # Words that bash takes as syntax where a program is expected. The parser takes some for programs.
 RESERVED = set(
-    "! { } [[ ]] case do done elif else esac fi for function if in select then until while".split()
+    [
+        "!",
+        "{",
+        "}",
+        "[[",
+        "]]",
+        "case",
+        "do",
+        "done",
+        "elif",
+        "else",
+        "esac",
+        "fi",
+        "for",
+        "function",
+        "if",
+        "in",
+        "select",
+        "then",
+        "until",
+        "while",
+    ]
 )
 SEPARATION = re.compile(rb"(?:[ \t]|\\\n)*")
 HIDDEN_SUBSTITUTION = re.compile(rb"(?:^|[^\\])(?:\\\\)*(?:`|\$[({]|[<>]\()")
@@ -212,6 +233,8 @@ class TreeReader:
             self._read_redirected(node)
         elif kind in ("declaration_command", "unset_command"):
             self._read_declaration(node)
+        elif kind == "variable_assignment" and is_in_arithmetic(node):
+            self._walk_children(node)
         elif kind == "variable_assignment":
             self._note((), (), (self._read_assignment(node),))
             self._walk_children(node)
@@ -221,6 +244,10 @@ class TreeReader:
             self._walk_children(node)
         elif kind == "command_substitution" and self._text[node.start_byte] == ord("`"):
             self._read_backticks(node)
+        elif kind == "test_command" and EVALUATED_INDEX.search(self._quoted_text(node)):
+            raise UnreadableCommandError("it hides a command in the index of a variable")
+        elif kind == "for_statement" and self._sets_special(node):
+            raise UnreadableCommandError("it changes a variable that decides what runs")
         elif kind in STATEMENTS or kind in EXPRESSIONS or kind in WORDS or not node.is_named:
             self._check_leaf(node)
             self._check_gaps(node)
@@ -231,6 +258,17 @@ class TreeReader:
     def _walk_children(self, node: "Node") -> None:
         for child in node.children:
             self._walk(child)
+
+    def _quoted_text(self, node: "Node") -> str:
+        """All single-quoted text below a node."""
+        if node.type in ("raw_string", "ansi_c_string"):
+            return self._text[node.start_byte : node.end_byte].decode()
+        return "\n".join(filter(None, map(self._quoted_text, node.children)))
+
+    def _sets_special(self, node: "Node") -> bool:
+        name = node.child_by_field_name("variable")
+        text = self._text[name.start_byte : name.end_byte].decode() if name else ""
+        return any(SimpleCommand("", "", assignments=((text, ANYTHING),)).dangerous_assignments())
 
     def _check_leaf(self, node: "Node") -> None:
         if node.is_missing:
@@ -511,6 +549,10 @@ class TreeReader:
 BEFORE_COMMAND = tuple(bytes([sign]) for sign in b" \t;&|(){}`!")
 
 
+def is_in_arithmetic(node: "Node") -> bool:
+    return node.parent is not None and node.parent.type == "c_style_for_statement"
+
+
 def collect_expansions(node: "Node", found: dict[int, tuple[int, str]]) -> None:
     """The outermost expansions of a word: where they start, and where each ends."""
     if node.type in EXPANSIONS:
@@ -542,7 +584,7 @@ def assigned_by(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Word
         if program in DECLARATIONS and "=" in word.text:
             name, _, value = word.text.partition("=")
             yield name.rstrip("+"), Word(value, word.may_split)
-        elif program in ("read", "mapfile", "readarray"):
-            yield word.text, ANYTHING
-        elif program == "printf" and number and words[number - 1].text == "-v":
+        elif program in ("read", "mapfile", "readarray") or (
+            program == "printf" and number and words[number - 1].text == "-v"
+        ):
             yield word.text, ANYTHING

@@ -17,13 +17,13 @@ from .shell_parser import parse_commands
 from .shell_wrappers import INTERPRETERS, SHELLS
 
 # Wrappers that change nothing about what the inner command may do. The rest need a rule of their own.
-TRANSPARENT = frozenset("command env ionice nice nohup stdbuf time timeout".split())
+TRANSPARENT = frozenset(["command", "env", "ionice", "nice", "nohup", "stdbuf", "time", "timeout"])
 SAFE_VARIABLES = re.compile(
     r"LANG|LANGUAGE|LC_\w+|TZ|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR\w*|CI|PYTHONUNBUFFERED"
     r"|PYTHONDONTWRITEBYTECODE|RUST_BACKTRACE|RUST_LOG|NODE_ENV|DEBUG|VERBOSE"
 )
 SYSTEM_DIRECTORIES = frozenset(
-    "/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin".split()
+    ["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"]
 )
 # How other languages start programs. Their texts are searched for the name of a denied program only
 # where one of these is found; for interpreters not listed here, always.

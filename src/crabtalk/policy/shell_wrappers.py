@@ -19,48 +19,306 @@ from .shell_commands import (
 )
 from .shell_options import SSH, WRAPPERS, ParsedOptions, UnknownOptionError, parse_options
 
-SHELLS = frozenset("ash bash dash fish hush ksh ksh93 lksh mksh rbash sh yash zsh".split())
+SHELLS = frozenset(
+    [
+        "ash",
+        "bash",
+        "dash",
+        "fish",
+        "hush",
+        "ksh",
+        "ksh93",
+        "lksh",
+        "mksh",
+        "rbash",
+        "sh",
+        "yash",
+        "zsh",
+    ]
+)
 # Programs that run a program text of their own language. Without an argument they read it from stdin.
 INTERPRETERS = frozenset(
-    "bun deno irb julia lua luajit node nodejs osascript perl php python python2 python3 pypy pypy3 R "
-    "Rscript ruby tclsh wish guile gdb ghci ipython sqlite3 bc".split()
+    [
+        "bun",
+        "deno",
+        "irb",
+        "julia",
+        "lua",
+        "luajit",
+        "node",
+        "nodejs",
+        "osascript",
+        "perl",
+        "php",
+        "python",
+        "python2",
+        "python3",
+        "pypy",
+        "pypy3",
+        "R",
+        "Rscript",
+        "ruby",
+        "tclsh",
+        "wish",
+        "guile",
+        "gdb",
+        "ghci",
+        "ipython",
+        "sqlite3",
+        "bc",
+    ]
 )
 # These too, but their text is always an argument, or their input is no program.
 TEXT_PROGRAMS = frozenset(
-    "awk gawk mawk nawk sed vim vi ex nvim ed emacs expect make gmake socat jq".split()
+    [
+        "awk",
+        "gawk",
+        "mawk",
+        "nawk",
+        "sed",
+        "vim",
+        "vi",
+        "ex",
+        "nvim",
+        "ed",
+        "emacs",
+        "expect",
+        "make",
+        "gmake",
+        "socat",
+        "jq",
+    ]
 )
-STDIN_PROGRAMS = frozenset("at batch crontab ed ex expect".split())
+STDIN_PROGRAMS = frozenset(["ed", "ex", "expect"])
 GUESSED = frozenset(
-    "abduco bubblewrap bwrap caffeinate capsh catchsegv cgexec choom chpst chronic cpulimit "
-    "daemonize dbus-run-session distrobox dtach dumb-init eatmydata entr envdir envuidgid "
-    "fakechroot fakeroot fdmove firejail gdbserver gosu gpg-agent heaptrack hyperfine i386 ifne "
-    "linux32 linux64 lldb ltrace machinectl mosh newgrp nix-shell npx nq nsenter numactl "
-    "parallel-ssh pee perf pkexec pnpx prlimit proot proxychains proxychains4 pssh reptyr "
-    "rlwrap rr run-parts run0 s6-setuidgid screen sem setarch setuidgid sg softlimit ssh-agent "
-    "sshpass start-stop-daemon su-exec systemd-inhibit systemd-run tini tmux toolbox torify "
-    "torsocks tsocks tsp unbuffer uvx valgrind winpty x86_64 xvfb-run".split()
+    [
+        "abduco",
+        "bubblewrap",
+        "bwrap",
+        "caffeinate",
+        "capsh",
+        "catchsegv",
+        "cgexec",
+        "choom",
+        "chpst",
+        "chronic",
+        "cpulimit",
+        "daemonize",
+        "dbus-run-session",
+        "distrobox",
+        "dtach",
+        "dumb-init",
+        "eatmydata",
+        "entr",
+        "envdir",
+        "envuidgid",
+        "fakechroot",
+        "fakeroot",
+        "fdmove",
+        "firejail",
+        "gdbserver",
+        "gosu",
+        "gpg-agent",
+        "heaptrack",
+        "hyperfine",
+        "i386",
+        "ifne",
+        "linux32",
+        "linux64",
+        "lldb",
+        "ltrace",
+        "machinectl",
+        "mosh",
+        "newgrp",
+        "nix-shell",
+        "npx",
+        "nq",
+        "nsenter",
+        "numactl",
+        "parallel-ssh",
+        "pee",
+        "perf",
+        "pkexec",
+        "pnpx",
+        "prlimit",
+        "proot",
+        "proxychains",
+        "proxychains4",
+        "pssh",
+        "reptyr",
+        "rlwrap",
+        "rr",
+        "run-parts",
+        "run0",
+        "s6-setuidgid",
+        "screen",
+        "sem",
+        "setarch",
+        "setuidgid",
+        "sg",
+        "softlimit",
+        "ssh-agent",
+        "sshpass",
+        "start-stop-daemon",
+        "su-exec",
+        "systemd-inhibit",
+        "systemd-run",
+        "tini",
+        "tmux",
+        "toolbox",
+        "torify",
+        "torsocks",
+        "tsocks",
+        "tsp",
+        "unbuffer",
+        "uvx",
+        "valgrind",
+        "winpty",
+        "x86_64",
+        "xvfb-run",
+    ]
 )
 # These run a program only with some subcommands; with the others their words are names of packages.
 MANAGERS = frozenset(
-    "aws buildah bundle conda direnv docker flatpak kubectl lxc mamba micromamba mise nerdctl nix npm "
-    "pdm pipenv pipx pixi pnpm podman poetry rye uv vagrant yarn".split()
+    [
+        "aws",
+        "buildah",
+        "bundle",
+        "conda",
+        "direnv",
+        "docker",
+        "flatpak",
+        "kubectl",
+        "lxc",
+        "mamba",
+        "micromamba",
+        "mise",
+        "nerdctl",
+        "nix",
+        "npm",
+        "pdm",
+        "pipenv",
+        "pipx",
+        "pixi",
+        "pnpm",
+        "podman",
+        "poetry",
+        "rye",
+        "uv",
+        "vagrant",
+        "yarn",
+    ]
 )
 MANAGER_RUNS = frozenset(
-    "compose container create debug develop dlx exec explore run shell ssh tool x --command --run -c "
-    "run-script".split()
+    [
+        "compose",
+        "container",
+        "create",
+        "debug",
+        "develop",
+        "dlx",
+        "exec",
+        "explore",
+        "run",
+        "shell",
+        "ssh",
+        "tool",
+        "x",
+        "--command",
+        "--run",
+        "-c",
+        "run-script",
+    ]
 )
 # Programs of which some options hold a command.
 OPTION_TEXTS = frozenset(
-    "tar bsdtar rsync sort split zip man less git scp sftp curl wget cpio mutt openssl nc ncat netcat "
-    "cargo go rustup cmake ctest gcc cc clang g++ pip pip3 journalctl systemctl dpkg apt apt-get vim vi "
-    "view vimdiff nvim ex emacs nano ssh fzf bat rg rga ctags gh hg svn dstat tcpdump wall "
-    "ansible puppet logrotate logsave msgattrib msgfilter xdg-open xdotool zathura screen docker make "
-    "gmake".split()
+    [
+        "tar",
+        "bsdtar",
+        "rsync",
+        "sort",
+        "split",
+        "zip",
+        "man",
+        "less",
+        "git",
+        "scp",
+        "sftp",
+        "curl",
+        "wget",
+        "cpio",
+        "mutt",
+        "openssl",
+        "nc",
+        "ncat",
+        "netcat",
+        "cargo",
+        "go",
+        "rustup",
+        "cmake",
+        "ctest",
+        "gcc",
+        "cc",
+        "clang",
+        "g++",
+        "pip",
+        "pip3",
+        "journalctl",
+        "systemctl",
+        "dpkg",
+        "apt",
+        "apt-get",
+        "vim",
+        "vi",
+        "view",
+        "vimdiff",
+        "nvim",
+        "ex",
+        "emacs",
+        "nano",
+        "ssh",
+        "fzf",
+        "bat",
+        "rg",
+        "rga",
+        "ctags",
+        "gh",
+        "hg",
+        "svn",
+        "dstat",
+        "tcpdump",
+        "wall",
+        "ansible",
+        "puppet",
+        "logrotate",
+        "logsave",
+        "msgattrib",
+        "msgfilter",
+        "xdg-open",
+        "xdotool",
+        "zathura",
+        "screen",
+        "docker",
+        "make",
+        "gmake",
+    ]
 )
 GIT_RUNNERS = frozenset(
-    "bisect config difftool filter-branch for-each-repo mergetool rebase submodule send-email".split()
+    [
+        "bisect",
+        "config",
+        "difftool",
+        "filter-branch",
+        "for-each-repo",
+        "mergetool",
+        "rebase",
+        "submodule",
+        "send-email",
+    ]
 )
-BUILTIN_RUNNERS = frozenset("alias bind compgen complete enable hash mapfile readarray".split())
+BUILTIN_RUNNERS = frozenset(
+    ["alias", "bind", "compgen", "complete", "enable", "hash", "mapfile", "readarray"]
+)
 MOST_GUESSES = 40
 
 
@@ -147,9 +405,7 @@ def read_shell(command: SimpleCommand) -> Iterator[InnerCommand]:
         elif is_script:
             yield text_of(word)
             return
-        elif reads_stdin:
-            break
-        elif text == "/dev/stdin":
+        elif reads_stdin or text == "/dev/stdin":
             break
         else:
             raise UnreadableCommandError(f"the text of the script {text!r} is not in the line")
@@ -206,9 +462,9 @@ def read_rest(
             yield InnerCommand(text=" ".join(text_of(word).text or "" for word in rest))
     elif program == "xargs":
         yield read_xargs(options, rest)
-    elif program == "sudo" and options.names & {"s", "i", "shell", "login"} and not rest:
-        yield read_stdin(command)
-    elif program == "doas" and "s" in options.names:
+    elif (program == "sudo" and options.names & {"s", "i", "shell", "login"} and not rest) or (
+        program == "doas" and "s" in options.names
+    ):
         yield read_stdin(command)
     elif program in ("unshare", "busybox", "chroot") and not rest:
         if program != "busybox":
@@ -393,13 +649,16 @@ def check_interpreter(command: SimpleCommand) -> None:
     check_stdin(command)
 
 
+def read_schedule(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """at and batch run their input later; crontab keeps a table of its own form."""
+    if any(word.text in ("-l", "-d", "-r", "-c", "-V") for word in command.words):
+        return
+    if command.program == "crontab":
+        raise UnreadableCommandError("crontab changes what runs later")
+    yield read_stdin(command)
+
+
 def check_stdin(command: SimpleCommand) -> None:
-    if command.program == "crontab" and command.words[:1] in ((Word("-l"),), (Word("-r"),)):
-        return
-    if command.program in ("at", "batch") and any(
-        word.text in ("-l", "-d", "-r", "-c") for word in command.words
-    ):
-        return
     text = command.stdin_text()
     if text is None or not text.is_literal:
         raise UnreadableCommandError(f"{command.program} reads a program that is not in the line")
@@ -433,9 +692,7 @@ def guess_option_texts(words: Sequence[Word], all_words: bool = False) -> Iterat
     """Texts with spaces that stand after an option or after an equals sign."""
     for at, word in enumerate(words):
         follows_option = at > 0 and words[at - 1].text.startswith("-")
-        if word.is_literal and (
-            all_words or follows_option or word.text.startswith(("-", "+", ":"))
-        ):
+        if word.is_literal and (all_words or follows_option or re.match(r"[-+:]|\w+=", word.text)):
             yield from guess_text(word.text)
 
 
@@ -452,10 +709,29 @@ def guess_text(text: str) -> Iterator[InnerCommand]:
 
 
 BUILTINS = frozenset(
-    ". : [ alias bind builtin command coproc eval exec export set source test trap".split()
+    [
+        ".",
+        ":",
+        "[",
+        "alias",
+        "bind",
+        "builtin",
+        "command",
+        "coproc",
+        "eval",
+        "exec",
+        "export",
+        "set",
+        "source",
+        "test",
+        "trap",
+    ]
 )
 SPECIAL: dict[str, Callable[[SimpleCommand], Iterator[InnerCommand]]] = {
     ".": read_source,
+    "at": read_schedule,
+    "batch": read_schedule,
+    "crontab": read_schedule,
     "declare": check_declaration,
     "eval": read_eval,
     "find": read_find,

@@ -148,8 +148,8 @@ class Conversation:
         """Keeps them, then has them in the history. Raises StorageError, and then has neither.
 
         Cancelled meanwhile, it is carried out first. `run` is the one they belong to, `steers` the
-        numbers of the messages that steer it. `snapshot` adds the meta as it is then, so that a listing finds it at the
-        end of the log.
+        numbers of the messages that steer it. `snapshot` adds the meta as it is then, so that a
+        listing finds it at the end of the log.
         """
         await to_the_end(self._append(messages, events, run, steers, snapshot))
 

@@ -132,6 +132,10 @@ class Env:
     def on_event(self, run: "Run", event: Event) -> None:
         self.hook.on_event(run, event)
 
+    def mode(self, run: "Run", agent: Agent) -> str:
+        """The permission mode a run has, for those who show it; empty where there are none."""
+        return ""
+
     def working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
         """Where a run works that was asked to work in `cwd`."""
         return cwd

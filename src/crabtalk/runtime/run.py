@@ -52,6 +52,7 @@ class Run:
         "accepted",
         "accepting",
         "accepts_steers",
+        "agent",
         "attended",
         "chain",
         "cwd",
@@ -100,6 +101,7 @@ class Run:
         self.parent = parent
         self.tree = parent.tree if parent is not None and parent.tree is not None else RunTree(self)
         self._origin = (parent.origin if parent is not None else "") or origin or pair.sender
+        self.agent: Agent | None = None  # whose conversation it is, as it was when the run began
         self.mode = ""  # the permission mode asked for with this turn; empty: the conversation's
         self.attended = True  # whoever started it sees what it asks
         self.unattended = False  # and said that nobody will answer
@@ -143,7 +145,8 @@ class Run:
         """Emits Started, once. What it answers must be kept by then."""
         if not self.is_started:
             self.is_started = True
-            self.emit(Started(self.speaker, self.id))
+            mode = self._env.mode(self, self.agent) if self.agent is not None else ""
+            self.emit(Started(self.speaker, self.id, mode))
 
     async def wait_for_steers(self) -> None:
         """Until every steering message that is being kept is kept, or failed."""

@@ -171,6 +171,7 @@ class Runtime:
             options.get("origin", ""),
         )
         run.cwd = self.env.working_directory(primary, run.origin, run.cwd)
+        run.agent = primary
         run.mode = options.get("mode", "")
         run.attended = options.get("attended", True)
         run.unattended = options.get("unattended", False)

@@ -161,8 +161,8 @@ class SubscriptionRows:
         added = [msgspec.json.decode(data, type=Subscription) for _, data in things]
         async with self._database.transaction() as connection:
             await connection.executemany(
-                "INSERT INTO subscriptions (id, source, target_agent, once) "
-                "VALUES ($1, $2, $3, $4)",
-                [(one.id, one.source, one.target_agent, one.once) for one in added],
+                "INSERT INTO subscriptions (id, source, target_agent, once, created_by) "
+                "VALUES ($1, $2, $3, $4, $5)",
+                [(one.id, one.source, one.target_agent, one.once, one.created_by) for one in added],
             )
             await connection.execute(NUMBERS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from crabtalk.daemon.subscriptions import KINDS, TABLE, SubscriptionFile, read_text, written
+from crabtalk.daemon.subscriptions import TABLE, SubscriptionFile, read_text, table_of, written
 from crabtalk.hooks.memories import FileMemories
 from crabtalk.memory import Memory
 from crabtalk.storage import AgentError, StorageError, Subscription, check_name
@@ -135,7 +135,7 @@ class SubscriptionTexts:
         text = self._path.read_bytes().decode() if self._path.exists() else ""
         for one in added:
             gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
-            keys = "".join(f"{key} = {written(getattr(one, key))}\n" for key in KINDS)
+            keys = "".join(f"{key} = {written(value)}\n" for key, value in table_of(one).items())
             text += f"{gap}[[{TABLE}]]\n{keys}"
         found = {one.id: one for one in read_text(text).found}
         if any(found.get(one.id) != one for one in added):

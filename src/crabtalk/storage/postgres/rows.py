@@ -25,7 +25,7 @@ from .pair import column, uncolumn
 
 log = logging.getLogger(__name__)
 
-META = "agent, sender, created_at, title, updated_at, message_count, approved"
+META = "agent, sender, created_at, title, updated_at, message_count, approved, mode"
 KINDS: dict[type[Record], str] = {
     MessageRecord: "message",
     EventRecord: "event",
@@ -101,6 +101,7 @@ def meta_of(row: Any, summary: str = "") -> Meta:
         message_count=min(max(0, row["message_count"]), MOST_MESSAGES),
         summary=summary,
         approved=tuple(uncolumn(tool) for tool in row["approved"]),
+        mode=row["mode"],
     )
 
 

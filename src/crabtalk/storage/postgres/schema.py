@@ -308,9 +308,27 @@ END $$;
 """
 
 # Each is run once, in this order. What was released is never changed: add another.
+# The mode of a conversation is in its meta entries; the column is for listings. Who set a
+# subscription up decides what its runs may do.
+PERMISSIONS = """
+ALTER TABLE conversations ADD COLUMN mode text NOT NULL DEFAULT '';
+CREATE FUNCTION crabtalk_take_mode() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE conversations c SET mode = NEW.body::json ->> 'mode'
+    WHERE c.id = NEW.conversation AND NEW.body::json ->> 'mode' IS NOT NULL;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER entries_mode AFTER INSERT ON entries FOR EACH ROW
+    WHEN (NEW.kind = 'meta' AND NEW.body LIKE '%"mode":%')
+    EXECUTE FUNCTION crabtalk_take_mode();
+
+ALTER TABLE subscriptions ADD COLUMN created_by text NOT NULL DEFAULT '';
+"""
+
 MIGRATIONS = (
     "".join([CONVERSATIONS, AGENTS, FLEET, MEMORIES, ENTER, LEAVE, APPEND]),
     "".join([ACCEPTED, APPEND_ACCEPTED]),
+    PERMISSIONS,
 )
 
 

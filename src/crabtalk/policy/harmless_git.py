@@ -1,0 +1,106 @@
+"""Which calls of git only read.
+
+Git runs programs that a repository's own settings name (fsmonitor, filters, textconv, pagers). A
+repository that came as an archive can bring such settings along, so they are looked for first.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+LIMIT = 64 * 1024  # bytes of a settings file
+RUNS_PROGRAMS = re.compile(
+    rb"(?i)fsmonitor|textconv|external|pager|hookspath|\binclude|sshcommand|command|filter|clean|process"
+    rb"|editor|askpass|helper|gpg|program|alias|difftool|mergetool|worktree\s*=|\[\s*diff|tool"
+)
+COMMON = (
+    r"--oneline|--stat|--shortstat|--numstat|--name-only|--name-status|--no-color|--color(=\w+)?|--graph"
+    r"|--all|--decorate(=\w+)?|--no-decorate|--summary|--no-merges|--merges|--reverse|--first-parent"
+    r"|-\d+|-n|-n\d+|--max-count=\d+|--since=[^/]*|--until=[^/]*|--after=[^/]*|--before=[^/]*"
+    r"|--author=[^/]*|--grep=.*|-i|--(pretty|format)=.*|--date=[\w:%-]+|-p|--patch|--no-patch|-s|-u"
+    r"|-U\d+|--unified=\d+|-w|-b|--ignore-all-space|--ignore-space-change|--word-diff(=\w+)?"
+    r"|--color-words|--cached|--staged|--minimal|--patience|--histogram|-M|-C|--find-renames"
+    r"|--diff-filter=\w+|--no-ext-diff|--no-textconv|--no-renames|--relative|-z|--raw|--follow"
+    r"|--abbrev(=\d+)?|--abbrev-commit|--full-index|--quiet|--exit-code|--check|--topo-order|--"
+)
+SUBCOMMANDS: dict[str, str] = {
+    "blame": r"-L\d+,\d+|-w|-s|-e|-l|-t|--date=\w+|--porcelain|--",
+    "describe": r"--tags|--always|--dirty|--long|--all|--abbrev=\d+|--exact-match",
+    "diff": COMMON,
+    "log": COMMON,
+    "ls-files": r"-o|-m|-d|-c|-s|-z|--others|--modified|--deleted|--cached|--stage|--exclude-standard|--",
+    "ls-tree": r"-r|-l|-t|-d|-z|--name-only|--full-tree|--",
+    "merge-base": r"--all|--is-ancestor",
+    "reflog": r"-\d+|-n|show",
+    "rev-list": r"--count|--all|--max-count=\d+|-\d+|-n|--left-right|--no-merges|--",
+    "rev-parse": r"--show-toplevel|--abbrev-ref|--short(=\d+)?|--verify|--git-dir|--is-inside-work-tree"
+    r"|--show-prefix|--quiet|-q|HEAD",
+    "shortlog": r"-s|-n|-e|-sn|-sne|--all|--no-merges",
+    "show": COMMON,
+    "status": r"-s|-b|-sb|-bs|-u|-uno|-uall|-unormal|--short|--branch|--porcelain(=v?\d)?|--long|--ignored"
+    r"|--untracked-files(=\w+)?|-z|-v|--show-stash|--ahead-behind|--no-renames|--",
+}
+# Subcommands that change something when they get a name: only these words may follow.
+LISTINGS: dict[str, str] = {
+    "branch": r"-a|-r|-v|-vv|-av|-avv|-rv|--all|--remotes|--list|-l|--show-current|--verbose|--no-color"
+    r"|--color(=\w+)?|--sort=[\w:-]+|--format=.*|--merged|--no-merged",
+    "remote": r"-v|--verbose",
+    "stash": r"list",
+    "tag": r"-l|--list|-n\d*|--sort=[\w:-]+",
+    "worktree": r"list",
+}
+
+
+def is_harmless_git(words: Sequence[str], cwd: Path) -> bool:
+    words = [word for number, word in enumerate(words) if number or word != "--no-pager"]
+    if not words:
+        return False
+    name, rest = words[0], words[1:]
+    if name in LISTINGS:
+        is_reading = all(re.fullmatch(LISTINGS[name], word) for word in rest)
+        if name in ("stash", "worktree") and not rest:
+            return False
+    elif name in SUBCOMMANDS:
+        is_reading = all(
+            not word.startswith("-") or re.fullmatch(SUBCOMMANDS[name], word) for word in rest
+        )
+        if name == "reflog" and any(word in ("expire", "delete", "drop", "write") for word in rest):
+            return False
+    else:
+        return False
+    return is_reading and has_plain_settings(cwd)
+
+
+def has_plain_settings(cwd: Path) -> bool:
+    """Whether the repository that git would find names no program in its own settings."""
+    for directory in (cwd, *cwd.parents):
+        if (directory / "HEAD").exists() and (directory / "objects").exists():
+            return False  # a bare repository, or the inside of one
+        git = directory / ".git"
+        if git.is_file():
+            found = re.match(r"gitdir: (.+)\n?$", read_start(git).decode("utf-8", "replace"))
+            if found is None:
+                return False
+            git = directory / found[1]
+        if git.is_dir():
+            common = git
+            if (git / "commondir").is_file():
+                common = git / read_start(git / "commondir").decode("utf-8", "replace").strip()
+            files = (
+                git / "config",
+                git / "config.worktree",
+                common / "config",
+                common / "config.worktree",
+            )
+            return not any(
+                RUNS_PROGRAMS.search(read_start(file)) for file in files if file.exists()
+            )
+    return True
+
+
+def read_start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(LIMIT + 1)
+    if len(data) > LIMIT:
+        raise ValueError(f"{path} is larger than expected")
+    return data
