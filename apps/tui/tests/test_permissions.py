@@ -1,17 +1,18 @@
 """Modes, approvals and explanations at the command line, with a real daemon."""
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
 from apps.tui.tests.command import crabtalk
-from tests.daemon.served import calling, served
+from crabtalk.client import ServerError
+from crabtalk.protocol import wire
+from tests.daemon.served import PATIENCE, becomes, calling, messages, served
 
 ASKING = {"crab": 'prompt = "You are crab."\nmode = "ask"\n'}
-FOR_STRANGERS = {
-    "crab": 'prompt = "You are crab."\nmode = "ask"\n[hooks.bash]\nallow_senders = ["tg:*"]\n'
-}
 
 
 @pytest.mark.req("cli.ask.unattended")
@@ -72,3 +73,42 @@ async def test_mode_and_permissions_are_edited_and_shown(tmp_path: Path) -> None
         bad = wanted.replace('"plan"', '"yolo"')
         said = await crabtalk("agents", "edit", "crab", "--config", "-", *where, typed=bad.encode())
         assert "yolo" in said.complaint
+
+
+@pytest.mark.parametrize(("word", "is_allowed"), [("allow", True), ("deny", False)])
+@pytest.mark.req("cli.approvals.answer")
+async def test_the_owner_decides_over_a_strangers_call_from_the_shell(
+    tmp_path: Path, word: str, is_allowed: bool
+) -> None:
+    async with served(tmp_path, hooks={}, agents=ASKING) as daemon, daemon.client() as client:
+        edit = {"path": "shells.txt", "old_string": "", "new_string": "a shell"}
+        feed = client.subscribe_events(all_kinds=True)
+        following = asyncio.ensure_future(first_approval(feed))
+        async with asyncio.timeout(PATIENCE):
+            await becomes(lambda: len(daemon.daemon.feed) > 0)
+            run = asyncio.ensure_future(
+                client.send("crab", calling([("edit", edit)]), sender="tg:666")
+            )
+            ask_id = await following
+            listed = await crabtalk("approvals", "--home", daemon.home)
+            assert listed.answer.startswith(f"{ask_id}  crab with tg:666\n")
+            assert "for tg:666, who is not an owner" in listed.answer
+            assert "a shell" in listed.answer
+            # The stranger cannot answer it.
+            with pytest.raises(ServerError):
+                await client.reply_to_ask("crab", "Allow", sender="tg:666", ask_id=ask_id)
+            said = await crabtalk("approvals", word, ask_id, "--home", daemon.home)
+            assert (said.code, said.err) == (0, f"{ask_id}: {word.title()}\n")
+            await run
+        await feed.aclose()
+        (result,) = [
+            text for role, text in await messages(client, "crab", "tg:666") if role == "tool"
+        ]
+        assert result.startswith("permission denied:") is not is_allowed, result
+
+
+async def first_approval(feed: AsyncGenerator[wire.AgentEventMsg, None]) -> str:
+    async for event in feed:
+        if event.kind == wire.ASK_USER and event.ask.questions[0].approval.for_owner:
+            return event.ask.ask_id
+    raise AssertionError("the feed ended")
