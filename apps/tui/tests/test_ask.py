@@ -251,7 +251,8 @@ class Requests(Server):
 async def test_what_nobody_chose_is_left_to_the_daemon(home: Path) -> None:
     async with serving(peer := Requests(), home):
         assert (await crabtalk("ask", "--home", home, "hi")).answer == ""
-    assert peer.asked == [wire.StreamMsg(agent="crab", content="hi", cwd=str(Path.cwd()))]
+    said = wire.StreamMsg(agent="crab", content="hi", cwd=str(Path.cwd()), unattended=True)
+    assert peer.asked == [said]
 
 
 @pytest.mark.req("cli.ask.options")
@@ -564,7 +565,7 @@ async def test_a_call_that_needs_a_yes_gets_it_at_the_terminal(tmp_path: Path) -
     async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         script = calling([("bash", {"command": "echo $((40 + 2))"})])
         words = ("ask", "--home", daemon.home, script)
-        code, screen = await at_terminal(*words, typed="1\n", when="May crab call bash?")
+        code, screen = await at_terminal(*words, typed="1\n", when="crab asks to use bash")
         assert code == 0, screen
         (result,) = results(await messages(client, "crab"))
         assert "42" in result

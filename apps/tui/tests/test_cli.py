@@ -54,6 +54,12 @@ RUNS = [
     ("agents", "rm", "crab", "--yes"),
     ("agents", "rename", "crab", "owl"),
     ("agents", "fork", "crab", "owl"),
+    ("agents", "explain", "crab"),
+    ("approvals",),
+    ("approvals", "list"),
+    ("approvals", "watch"),
+    ("approvals", "allow", "r-1"),
+    ("approvals", "deny", "r-1"),
     ("models", "list"),
     ("models", "use", "scripted"),
     ("skills",),
@@ -187,7 +193,8 @@ def test_help_loads_no_command_but_the_one_it_is_about() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(said.stdout.splitlines()[-1].split()) == {
         *("crabtalk_tui", "crabtalk_tui.cli", "crabtalk_tui.complaints"),
-        *("crabtalk_tui.options", "crabtalk", "crabtalk.late", "crabtalk.component"),
+        *("crabtalk_tui.options", "crabtalk_tui.modes"),
+        *("crabtalk", "crabtalk.late", "crabtalk.component"),
         "crabtalk.component.command",
         *(f"crabtalk.component.command.{part}" for part in ("ending", "options", "screen")),
     }

@@ -39,12 +39,15 @@ async def test_a_subscription_is_made_listed_and_removed(tmp_path: Path) -> None
         assert (said.code, said.out) == (0, "")
         assert said.err.startswith("there are no subscriptions; ")
         said = await crabtalk("events", "subscribe", *where, "agent:twin:done", "crab")
-        assert said.answer == "1  agent:twin:done  → crab\n"
+        assert said.answer == "1  agent:twin:done  → crab  by user\n"
         said = await crabtalk("events", "subscribe", *where, "rss", "twin", "--once", "--json")
         second = {"id": 2, "source": "rss", "target_agent": "twin", "once": True}
+        second["created_by"] = "user"
         assert json.loads(said.answer) == second
         said = await crabtalk("events", "list", *where)
-        assert said.answer == "1  agent:twin:done  → crab\n2  rss              → twin once\n"
+        assert said.answer == (
+            "1  agent:twin:done  → crab       by user\n2  rss              → twin once  by user\n"
+        )
         said = await crabtalk("events", "remove", *where, "1")
         assert (said.code, said.out, said.err) == (0, "", "removed 1\n")
         said = await crabtalk("events", "list", *where, "--json")

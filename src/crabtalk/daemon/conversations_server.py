@@ -84,6 +84,9 @@ class ConversationsServer(Server):
 
     async def list_messages(self, request: wire.ListMessagesMsg) -> wire.MessagePage:
         limit = min(request.limit or PAGE, LARGEST_PAGE)
+        # A client that asks after a crash whether its message was kept must see accepted texts too.
+        await self._daemon.opened()
+        await self._daemon.runtime.wait_recovered(pair_of(request))
         with answered():
             page = await self._daemon.storage.page(pair_of(request), request.offset, limit)
         if page is None:

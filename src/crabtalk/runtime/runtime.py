@@ -398,6 +398,12 @@ class Runtime:
             if pair not in under_way:
                 self._recover(pair)
 
+    async def wait_recovered(self, pair: Pair) -> None:
+        """Returns when the accepted texts of a conversation are in its log, or could not be put
+        there. Cancelled, it only stops waiting."""
+        if tasks := [task for task, each in self._recovering.items() if each == pair]:
+            await asyncio.wait(tasks)
+
     def _recover(self, pair: Pair) -> None:
         """Takes its place in line at once."""
         conversation = self.conversations.get(pair)

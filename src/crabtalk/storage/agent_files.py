@@ -178,8 +178,15 @@ def wanted(
         if key in old and means(keys[key], old[key], new):
             table[key] = old[key]
         elif new not in (None, {}) and (key in old or new != getattr(default, key)):
-            table[key] = list(new) if isinstance(new, tuple) else new
+            table[key] = tuples_to_lists(new)
     return table
+
+
+def tuples_to_lists(value: Any) -> Any:
+    """As TOML has it; the lists of [permissions] are inside a table."""
+    if isinstance(value, dict):
+        return {key: tuples_to_lists(each) for key, each in value.items()}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def means(read: Reader, said: Any, value: Any) -> bool:

@@ -19,7 +19,13 @@ CLOSING = re.compile(r'"(?="")|"\Z')
 
 def page_of(settings: Mapping[str, Any], prompt: str | None) -> str:
     """TOML of what JSON has. Without a prompt none is written."""
-    plain = {key: value for key, value in settings.items() if key not in ("hooks", "mcps")}
+    tables = {
+        key: value
+        for key, value in settings.items()
+        if isinstance(value, Mapping) and key != "hooks"
+    }
+    apart = {"hooks", "mcps", *tables}
+    plain = {key: value for key, value in settings.items() if key not in apart}
     lines = []
     for key, value in plain.items():
         lines += pair(key, value)
@@ -27,6 +33,8 @@ def page_of(settings: Mapping[str, Any], prompt: str | None) -> str:
             lines.append(f"prompt = {prose(prompt)}")
     if "model" not in plain and prompt is not None:
         lines.append(f"prompt = {prose(prompt)}")
+    for key, table in tables.items():
+        lines += ["", f"[{key_text(key)}]", *pairs(table)]
     for hook, table in settings.get("hooks", {}).items():
         lines += ["", f"[hooks.{key_text(hook)}]", *pairs(table)]
     for server in settings.get("mcps", ()):

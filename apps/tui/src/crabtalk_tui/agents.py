@@ -22,6 +22,7 @@ from crabtalk.component.command import (
 
 from .agent_file import written, written_prompt
 from .agent_page import must_be_plain, page_of, read_page
+from .agent_permissions import agents_explain
 from .agreement import must_agree, yes_option
 from .complaints import CommandError
 from .names import AgentName, ModelName
@@ -58,6 +59,7 @@ def agents() -> None:
       crabtalk agents list
       crabtalk agents create scout --prompt "You look things up. Be brief."
       crabtalk agents edit scout
+      crabtalk agents explain scout --sender tg:1
       crabtalk agents fork scout twin
       crabtalk agents rm twin
     """
@@ -261,6 +263,9 @@ def agents_fork(name: str, new: str, home: Path | None, in_json: bool) -> None:
         must_be_plain(settings)
         made = client.create_agent(new, str(file.get("prompt", "")), settings)
     answer(made, f"{one_line(new)} is what {one_line(name)} is", in_json)
+
+
+agents.add_command(agents_explain)
 
 
 def text_of(file: Any) -> str:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from crabtalk.component.command import say, visible
+from crabtalk.component.command import one_line, say, visible
 
 from .complaints import CommandError, is_too_long
 from .direct import connected, root_of, streamed
 from .message import has_terminal, message
+from .modes import mode_option
 from .names import AgentName
 from .options import AGENT, daemon, home_option, inherited, typed
 from .telling import Objects, Telling, Text
@@ -21,6 +22,9 @@ from .waiting import Waiting
 if TYPE_CHECKING:
     from crabtalk.client import Event
     from crabtalk.protocol import wire
+
+DENIED = "permission denied:"
+ALLOWING = "--mode auto"
 
 
 @click.command()
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     help="Where the agent works  [default: here]",
 )
 @click.option("--tool-choice", metavar="TOOL", help="auto, none, required, or the tool to call.")
+@mode_option
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing of what the agent does.")
 @click.option("--json", "in_json", is_flag=True, help="One JSON object an event, a line each.")
 @home_option
@@ -57,6 +62,7 @@ def ask(
     guest: str | None,
     cwd: Path | None,
     tool_choice: str | None,
+    mode: str | None,
     quiet: bool,
     in_json: bool,
     home: Path | None,
@@ -80,6 +86,8 @@ def ask(
         guest=guest or None,
         cwd=str((cwd or Path.cwd()).absolute()),
         tool_choice=tool_choice or None,
+        mode=mode or None,
+        unattended=None if can_answer() else True,
     )
     sys.exit(Turn(home, request, Objects() if in_json else Text(quiet=quiet)).run())
 
@@ -108,6 +116,8 @@ class Turn:
         self._has_begun = False  # before which what is said is kept
         self._is_calling = False  # between the calls of a step and their results
         self._unanswered = ""
+        self._calls: dict[str, str] = {}  # names of tools by the id of the call
+        self._refused: list[str] = []  # tools that nobody was there to allow
 
     def run(self) -> int:
         from crabtalk.protocol import wire
@@ -129,6 +139,9 @@ class Turn:
                 match event:
                     case wire.ToolStartEvent():
                         self._is_calling = not event.early
+                        self._calls |= {call.id: call.name for call in event.calls}
+                    case wire.ToolResultEvent() if is_unattended_refusal(event):
+                        self._refused.append(self._calls.get(event.call_id, "a tool"))
                     case wire.ToolsCompleteEvent():
                         self._is_calling = False
                     case wire.AskUserEvent():
@@ -155,6 +168,8 @@ class Turn:
                     guest=asked.guest,
                     cwd=asked.cwd,
                     tool_choice=asked.tool_choice,
+                    mode=asked.mode or None,
+                    unattended=asked.unattended or None,
                 )
             ) as events,
         ):
@@ -185,7 +200,7 @@ class Turn:
     def _answer(self, asked: "wire.AskUserEvent") -> None:
         from .questions import answered, as_sentence
 
-        if has_terminal():
+        if can_answer():
             self._reply(answered(asked, self._who), asked.ask_id)
         elif self._is_calling:
             self._unanswered = as_sentence(asked)
@@ -209,6 +224,8 @@ class Turn:
     def _status(self, end: "wire.StreamEnd") -> int:
         from crabtalk.protocol import wire
 
+        if self._refused:
+            say(refusal_sentence(self._refused))
         if self._unanswered:
             raise CommandError(
                 f"{self._who} asks, and without a terminal nobody can answer: {self._unanswered}; "
@@ -233,6 +250,25 @@ class Turn:
             case wire.STOP_REASON_LENGTH:
                 say("the model's limit cut this answer off; ask it to go on")
         return 0
+
+
+def can_answer() -> bool:
+    """Whether somebody can read a question on stderr and answer it on stdin."""
+    return has_terminal() and sys.stderr is not None and sys.stderr.isatty()
+
+
+def is_unattended_refusal(result: "wire.ToolResultEvent") -> bool:
+    """Whether a call was refused because it needs an approval and nobody can give it."""
+    return result.is_error and result.output.startswith(DENIED) and ALLOWING in result.output
+
+
+def refusal_sentence(tools: list[str]) -> str:
+    names = ", ".join(dict.fromkeys(map(one_line, tools)))
+    was = "was" if len(tools) == 1 else "were"
+    return (
+        f"{names} {was} not allowed: that needs an approval, and nobody is here to give it; "
+        f"`crabtalk ask {ALLOWING}` runs it without asking"
+    )
 
 
 def parting(error: Exception) -> str | None:

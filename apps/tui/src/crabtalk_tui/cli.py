@@ -6,6 +6,7 @@ A command's module is imported when the command is named: whoever wants help wai
 import gc
 import sys
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +16,7 @@ from crabtalk.component.command import Commands, HomeDirectory
 
 from . import __version__
 from .complaints import complaint
+from .modes import MODE_HELP, MODES
 from .options import no_start_option
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ COMMANDS = {
     "search": ("Find what was said", "search:search"),
     "compact": ("Archive what was said", "runs:compact"),
     "kill": ("Stop a turn", "runs:kill"),
+    "approvals": ("Calls that wait for a yes", "approvals:approvals"),
     "memory": ("What agents remember", "memory:memory"),
     "events": ("What sets agents off", "events:events"),
     "agents": ("Who there is to talk to", "agents:agents"),
@@ -41,10 +44,7 @@ COMMANDS = {
 }
 WIDE = 78  # columns that two columns of commands need
 
-EXAMPLES = """\b
-Example:
-  git diff | crabtalk ask "What does this change?"
-"""
+EXAMPLES = 'Example: git diff | crabtalk ask "What does this change?"'
 
 
 class Crabtalk(Commands):
@@ -75,8 +75,9 @@ class Crabtalk(Commands):
                 formatter.write_dl(rows)
                 return
             half = -(-len(rows) // 2)
-            for left, right in zip(rows[:half], rows[half:], strict=True):
-                formatter.write(f"  {left[0]:<14} {left[1]:<23}{right[0]:<12} {right[1]}\n")
+            for left, right in zip_longest(rows[:half], rows[half:], fillvalue=("", "")):
+                line = f"  {left[0]:<14} {left[1]:<27}{right[0]:<12} {right[1]}"
+                formatter.write(f"{line.rstrip()}\n")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[Any]]":
         from click.shell_completion import CompletionItem
@@ -109,11 +110,20 @@ class Crabtalk(Commands):
     metavar="DIR",
     help="The home  [default: $CRABTALK_HOME, else ~/.crabtalk]",
 )
+@click.option("--mode", type=click.Choice([*MODES]), metavar="MODE", help=MODE_HELP)
 @no_start_option
-@click.version_option(__version__, prog_name="crabtalk", message="%(prog)s %(version)s")
+# Hidden, so that the help fits a screen: everybody knows it.
+@click.version_option(
+    __version__, prog_name="crabtalk", message="%(prog)s %(version)s", hidden=True
+)
 @click.pass_context
 def main(
-    ctx: click.Context, agent: str | None, sender: str | None, home: Path | None, no_start: bool
+    ctx: click.Context,
+    agent: str | None,
+    sender: str | None,
+    home: Path | None,
+    mode: str | None,
+    no_start: bool,
 ) -> None:
     """Talk with your agents: alone it is the chat, or answers what is piped in."""
     if ctx.invoked_subcommand is not None:
@@ -121,17 +131,17 @@ def main(
     from .message import has_terminal
 
     if has_terminal():
-        chat(home, agent, sender or "", start=not no_start)
+        chat(home, agent, sender or "", start=not no_start, mode=mode or "")
     from .ask import ask
 
-    ctx.invoke(ask, agent=agent, sender=sender, home=home)
+    ctx.invoke(ask, agent=agent, sender=sender, home=home, mode=mode)
 
 
-def chat(home: Path | None, agent: str | None, sender: str, *, start: bool) -> NoReturn:
+def chat(home: Path | None, agent: str | None, sender: str, *, start: bool, mode: str) -> NoReturn:
     # What is loaded stays: to look for garbage in it takes 10 ms, and finds none.
     gc.disable()
     from .chat.app import run
 
     gc.freeze()
     gc.enable()
-    sys.exit(run(home=home, agent=agent, sender=sender, start=start))
+    sys.exit(run(home=home, agent=agent, sender=sender, start=start, mode=mode))

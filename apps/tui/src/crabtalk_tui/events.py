@@ -11,11 +11,13 @@ from crabtalk.component.command import document, json_option, one_line, say, sho
 
 from .complaints import CommandError
 from .event_lines import EventLines, as_json
-from .options import daemon, home_option
+from .options import daemon, home_option, inherited
 from .stores import known
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
+
+USER = "user"  # the owner: what is set up at the terminal has the owner's rights
 
 
 @click.group()
@@ -56,9 +58,17 @@ def events_list(home: Path | None, in_json: bool) -> None:
 @click.argument("source")
 @click.argument("agent")
 @click.option("--once", is_flag=True, help="The first time only.")
+@click.option(
+    "--sender",
+    callback=inherited,
+    metavar="NAME",
+    help=f"Whose rights the runs have  [default: {USER}]",
+)
 @home_option
 @json_option
-def events_subscribe(source: str, agent: str, once: bool, home: Path | None, in_json: bool) -> None:
+def events_subscribe(
+    source: str, agent: str, once: bool, sender: str | None, home: Path | None, in_json: bool
+) -> None:
     """Have AGENT run whenever SOURCE is published.
 
     The daemon publishes agent:NAME:done and agent:NAME:failed, programs whatever they like.
@@ -69,7 +79,7 @@ def events_subscribe(source: str, agent: str, once: bool, home: Path | None, in_
       crabtalk events subscribe rss:fetch scout --once
     """
     with daemon(home) as client, known("`crabtalk agents list` has the names"):
-        made = client.subscribe_event(source, agent, once=once)
+        made = client.subscribe_event(source, agent, once=once, sender=sender or USER)
     if in_json:
         document(subscription(made))
     else:
@@ -158,9 +168,11 @@ def subscription(info: "wire.SubscriptionInfo") -> dict[str, Any]:
         "source": info.source,
         "target_agent": info.target_agent,
         "once": info.once,
+        "created_by": info.created_by if info.HasField("created_by") else None,
     }
 
 
 def row(info: "wire.SubscriptionInfo") -> tuple[str, ...]:
     once = " once" if info.once else ""
-    return str(info.id), one_line(info.source), f"→ {one_line(info.target_agent)}{once}"
+    by = f"by {one_line(info.created_by)}" if info.created_by else "by nobody known"
+    return str(info.id), one_line(info.source), f"→ {one_line(info.target_agent)}{once}", by

@@ -9,6 +9,14 @@ import click
 
 from crabtalk.component.command import one_line, say, visible
 
+from .approval_text import (
+    approval_options,
+    approval_text,
+    combine_answers,
+    is_approval,
+    match_option,
+)
+
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
@@ -20,13 +28,13 @@ def answered(asked: "wire.AskUserEvent", who: str) -> str:
 
     Raises click.Abort for Ctrl+C and for the end of input.
     """
-    return json.dumps(
-        {question.question: answer(question, who) for question in asked.questions},
-        ensure_ascii=False,
-    )
+    given = [(question.question, answer(question, who)) for question in asked.questions]
+    return json.dumps(combine_answers(given), ensure_ascii=False)
 
 
 def answer(question: "wire.AskQuestion", who: str) -> str:
+    if is_approval(question):
+        return decide(question)
     say(f"{one_line(who)} asks: {visible(question.question, layout=True)}")
     labels = [option.label for option in question.options]
     for number, option in enumerate(question.options, 1):
@@ -38,6 +46,21 @@ def answer(question: "wire.AskQuestion", who: str) -> str:
         if chosen is not None:
             return chosen
         say(f"there is no such number; there are {len(labels)}")
+
+
+def decide(question: "wire.AskQuestion") -> str:
+    """The answer to an approval: one of its labels, after the whole call was shown."""
+    say(approval_text(question))
+    options = approval_options(question)
+    for number, (label, about) in enumerate(options, 1):
+        say(f"  {number}  {one_line(label)}{f'  {one_line(about)}' if about else ''}")
+    labels = [label for label, _ in options]
+    while True:
+        given = str(click.prompt("a number, or its word", err=True)).strip()
+        chosen = match_option(given, labels)
+        if chosen is not None:
+            return chosen
+        say(f"answer with a number from 1 to {len(labels)}, or the word beside it")
 
 
 def hint(labels: Sequence[str], several: bool) -> str:
@@ -60,4 +83,7 @@ def choice(given: str, labels: Sequence[str], several: bool) -> str | None:
 
 def as_sentence(asked: "wire.AskUserEvent") -> str:
     """For where nobody can answer."""
-    return " ".join(one_line(question.question, 200) for question in asked.questions)
+    asks = " ".join(one_line(question.question, 200) for question in asked.questions)
+    if any(map(is_approval, asked.questions)):
+        return f"{asks} (`crabtalk ask --mode auto` runs it without asking)"
+    return asks

@@ -20,6 +20,7 @@ from apps.tui.tests.chat.terminal import (
     daemon,
 )
 
+END = "\x1b[F"
 SIZES = [(80, 24), (40, 15)]
 at_both_sizes = pytest.mark.parametrize("size", SIZES, ids=["80x24", "40x15"])
 COLOUR = {
@@ -116,10 +117,12 @@ async def test_a_call_that_needs_a_yes_waits_for_one(
         chatting(served.home, size=size) as terminal,
     ):
         await ask(terminal, f"!tool bash {json.dumps({'command': f'touch {mark}'})}")
-        await terminal.until_view("May crab call bash?")
-        assert "touch" in terminal.view
-        await terminal.until_view("▸ ○ Yes")
+        await terminal.until_view("crab asks to use bash")
+        await terminal.until_view("▸ ○ Allow")
         assert not mark.exists()
+        terminal.type(END)
+        await terminal.until_view("Enter sends")
+        assert "mark" in terminal.view
         terminal.type(keys)
         assert ("permission denied" in await result(served)) is not ran
         assert mark.exists() is ran
@@ -158,7 +161,7 @@ async def test_a_form_does_not_open_under_the_fingers_of_somebody_who_types(
         served.model.release()
         await terminal.until_view("a question waits: Enter")
         terminal.type(" fast" + ENTER)
-        await terminal.until_view("▸ ○ Yes")
+        await terminal.until_view("▸ ○ Allow")
         assert served.model.asked == 1
         terminal.type(ESCAPE)
         await terminal.until_view("> not so fast")
@@ -205,17 +208,14 @@ async def test_a_question_from_before_the_chat_was_opened_is_put_to_whoever_open
 
 @pytest.mark.req("chat.form.long")
 async def test_a_question_too_long_for_the_form_is_printed_in_full(tmp_path: Path) -> None:
-    command = "\n".join(f": line {number}" for number in range(40))
-    async with (
-        daemon(tmp_path, agents=CAREFUL) as served,
-        chatting(served.home, size=(40, 15)) as terminal,
-    ):
-        await ask(terminal, f"!tool bash {json.dumps({'command': command})}")
-        await terminal.until_view("▸ ○ Yes")
+    question = "\n".join(["Which?", *(f": line {number}" for number in range(40))])
+    async with daemon(tmp_path) as served, chatting(served.home, size=(40, 15)) as terminal:
+        await ask(terminal, asking({**COLOUR, "question": question}))
+        await terminal.until_view("▸ ○ red")
         await terminal.until(": line 39")
         assert all(f": line {number}" in terminal.text for number in range(40)), terminal.picture()
-        place = next(y for y, line in enumerate(terminal.screen) if "▸ ○ Yes" in line)
-        assert terminal.screen[place - 2 : place] == ["", "May crab call bash? [call_1] …"]
+        place = next(y for y, line in enumerate(terminal.screen) if "▸ ○ red" in line)
+        assert terminal.screen[place - 2 : place] == ["", "Which? …"]
 
 
 @pytest.mark.req("chat.form.hints")
@@ -223,8 +223,8 @@ async def test_in_a_form_the_keys_that_are_named_do_what_is_said(tmp_path: Path)
     async with daemon(tmp_path) as served, chatting(served.home) as terminal:
         await ask(terminal, asking(TOPPINGS))
         await terminal.until_view("▸ [ ] ham")
-        assert "Space picks · Enter sends · Esc later" in terminal.view
-        assert "Ctrl+C stops" in terminal.view
+        await terminal.until_view("Space picks · Enter sends · Esc later")
+        await terminal.until_view("Ctrl+C stops")
         assert "Esc stops" not in terminal.view
         terminal.type(ESCAPE)
         await terminal.until_view("a question waits: Enter")

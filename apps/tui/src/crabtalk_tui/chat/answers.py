@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from crabtalk.component.command import one_line
 from crabtalk.protocol import wire
+from crabtalk_tui.modes import MODES
 from crabtalk_tui.moments import day, local
 
 from .candidates import Catalogue, Named
@@ -62,6 +63,20 @@ def models(names: Sequence[Named], current: str) -> str:
         return "No model can be used. `crabtalkd models` says why, `crabtalkd setup` adds one.\n"
     rows = [(mark(model.name, model.name == current), plain(model.about)) for model in names]
     return table(("model", ""), rows) + "\n`/model NAME` makes one the active one.\n"
+
+
+def modes(current: str, info: wire.ModeInfo) -> str:
+    rows = [(mark(name, name == current), about) for name, about in MODES.items()]
+    if current != info.mode:
+        where = "It holds for this chat"
+    elif info.is_set:
+        where = "It is set for this conversation"
+    else:
+        where = "It is the agent's own"
+    return table(("mode", "what runs without asking"), rows) + (
+        f"\nNow: {plain(current)}. {where}. `/mode NAME` or Shift+Tab sets another, "
+        "`/mode default` goes back to the agent's.\n"
+    )
 
 
 def archives(found: Sequence[wire.ArchiveInfo]) -> str:
@@ -121,10 +136,17 @@ def events(happened: Sequence[str], subscriptions: Sequence[wire.SubscriptionInf
     ]
     if subscriptions:
         rows = [
-            (str(s.id), plain(s.source), plain(s.target_agent), "once" if s.once else "")
+            (
+                str(s.id),
+                plain(s.source),
+                plain(s.target_agent),
+                plain(s.created_by),
+                "once" if s.once else "",
+            )
             for s in subscriptions[:MOST]
         ]
-        parts += ["", table(("", "when this is published", "this agent runs", ""), rows)]
+        head = ("", "when this is published", "this agent runs", "set up by", "")
+        parts += ["", table(head, rows)]
     return "\n".join(parts) + "\n"
 
 

@@ -43,14 +43,20 @@ SCREENFULS = 3  # of what was said before, when it opens
 
 
 def run(
-    *, home: Path | None, agent: str | None, sender: str, start: bool, words: tuple[str, ...] = ()
+    *,
+    home: Path | None,
+    agent: str | None,
+    sender: str,
+    start: bool,
+    mode: str = "",
+    words: tuple[str, ...] = (),
 ) -> int:
     """The chat, until somebody leaves it: its exit status. `words` are said first."""
     if not is_terminal():
         from .plain import chat_in_lines
 
-        return asyncio.run(chat_in_lines(home, agent, sender, start, " ".join(words)))
-    return asyncio.run(Chat(home).run(agent, sender, start, " ".join(words)))
+        return asyncio.run(chat_in_lines(home, agent, sender, start, " ".join(words), mode=mode))
+    return asyncio.run(Chat(home).run(agent, sender, start, " ".join(words), mode=mode))
 
 
 class Chat:
@@ -75,10 +81,19 @@ class Chat:
         """The one in view, which gets the keys."""
         return self.asking.form
 
-    async def run(self, agent: str | None, sender: str, start: bool, words: str) -> int:
+    async def run(
+        self, agent: str | None, sender: str, start: bool, words: str, *, mode: str = ""
+    ) -> int:
         settings, complaint = read_settings(self.home)
         self.talk = Talk(
-            self, self.look, settings, home=self.home, agent=agent, sender=sender, start=start
+            self,
+            self.look,
+            settings,
+            home=self.home,
+            agent=agent,
+            sender=sender,
+            start=start,
+            mode=mode,
         )
         self.view = View(self.paper, self.prompt, self.asking, self.talk)
         self.board = Board(
@@ -177,6 +192,13 @@ class Chat:
         elif not self.prompt.paste(text):
             self.talk.noticed("that is too long to be sent; save it and name the file", "error")
 
+    def back_tab(self) -> None:
+        """Back in the menu of completions; without a menu, the next permission mode."""
+        if self.prompt.is_choosing:
+            self.prompt.buffer.complete_previous()
+        else:
+            self.talk.cycle_mode()
+
     def draw_anew(self) -> None:
         """What is below; what was printed is the terminal's, and stays."""
         self.board.renderer.erase()
@@ -250,6 +272,12 @@ class Chat:
         if self.board.is_running and not self.board.is_done:
             self.board.exit(result=0)
 
+    def review(self) -> None:
+        self.asking.is_reviewing = True
+        question = self.asking.take_up(self.talk.session.approvals)
+        if self.form is None and question is not None:
+            self._open_form(question)
+
     def _draw(self) -> None:
         self._frame = None
         self._drawn = time.monotonic()
@@ -261,7 +289,7 @@ class Chat:
             self.board.print(finished)
         else:
             self.board.invalidate()
-        waits = self.asking.next_of(self.talk.session.questions) is not None
+        waits = self.asking.next_of(self._waiting_questions()) is not None
         if self._tick is None and (self.talk.is_busy or waits):
             self._tick = asyncio.get_running_loop().call_later(TICK, self._ticked)
 
@@ -271,9 +299,19 @@ class Chat:
 
     # ── Questions ───────────────────────────────────────────────────────────────────────────
 
+    def _waiting_questions(self) -> list[Question]:
+        """Those that are put by themselves: approvals for others only during a review."""
+        session = self.talk.session
+        return [*session.questions, *(session.approvals if self.asking.is_reviewing else ())]
+
     def _look_for_questions(self) -> None:
-        questions = self.talk.session.questions
-        if self.asking.settle(questions):  # somebody else answered it, or the turn is over
+        session = self.talk.session
+        if not len(session.approvals):
+            self.asking.is_reviewing = False
+        questions = self._waiting_questions()
+        if self.asking.settle(
+            [*session.questions, *session.approvals]
+        ):  # somebody else answered it, or the turn is over
             self.board.fill(False)
         is_quiet = time.monotonic() - self._typed > QUIET and not self.prompt.buffer.text
         if self.form is None and is_quiet:

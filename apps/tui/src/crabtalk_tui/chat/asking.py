@@ -11,6 +11,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.form: Form | None = None
+        self.is_reviewing = False  # approvals of other people's runs are put too
         self._put_off: dict[str, Form] = {}  # by ask, as they were left
 
     def next_of(self, questions: Iterable[Question]) -> Question | None:
@@ -26,6 +27,7 @@ class Asking:
         form = self.form
         outcome = form.press(key) if form is not None else ""
         if form is not None and outcome:
+            self.is_reviewing = self.is_reviewing and outcome == "sent"
             self._put_off[form.ask_id] = form
             self.form = None
         return outcome

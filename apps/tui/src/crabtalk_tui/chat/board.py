@@ -33,6 +33,7 @@ STYLE = Style.from_dict(
         "status.agent": "bold",
         "status.full": "ansiyellow",
         "status.hint": "bold ansiyellow",
+        "status.auto": "ansired",
         "waiting": "dim",
         "menu": "",
         "menu.current": "reverse",
@@ -44,6 +45,7 @@ STYLE = Style.from_dict(
         "form.description": "dim",
         "form.missing": "ansiyellow",
         "form.hint": "dim",
+        "form.call": "",
     }
 )
 # Esc alone and the first byte of an arrow key are told apart by what follows within this time.

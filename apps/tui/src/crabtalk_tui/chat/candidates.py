@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from crabtalk.protocol import wire
+from crabtalk_tui.modes import MODES
 
 from .command_table import COMMANDS
 
@@ -92,6 +93,8 @@ def candidates(
                 return named(word, "", catalogue.agents)
             case "model":
                 return named(word, "", catalogue.models)
+            case "mode":
+                return named(word, "", [Named(name, about) for name, about in MODES.items()])
             case "command":
                 return named(word, "", commands())
             case "file":

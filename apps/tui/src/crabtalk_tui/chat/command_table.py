@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-Takes = Literal["", "agent", "model", "command", "file"]
+Takes = Literal["", "agent", "model", "command", "file", "mode"]
 
 
 class Command(NamedTuple):
@@ -33,6 +33,8 @@ COMMANDS = {
         Command("memory", "what this agent remembers, all or of WORDS", "[WORDS]"),
         Command("skills", "the skills there are; /NAME uses one"),
         Command("model", "the models there are, or make one active", "[NAME]", "model"),
+        Command("mode", "what runs without asking, or set it", "[MODE]", "mode"),
+        Command("approvals", "review calls that other people's runs wait for you to allow"),
         Command("mcp", "this agent's MCP servers, and how they are"),
         Command("events", "what agents did lately, and what sets them off"),
         Command("title", "this conversation's title, or another one", "[WORDS]"),

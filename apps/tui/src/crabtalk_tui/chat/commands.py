@@ -16,6 +16,7 @@ from crabtalk.client import ServerError
 from crabtalk.component.command import counted
 from crabtalk.protocol import wire
 from crabtalk_tui.complaints import CommandError, complaint, is_too_long
+from crabtalk_tui.modes import MODES
 from crabtalk_tui.stores import known
 
 from . import answers
@@ -56,6 +57,7 @@ class Reply(NamedTuple):
     saying: Saying | None = None
     is_fresh: bool = False  # what was known of the context no longer holds
     leaves: bool = False
+    reviews: bool = False  # approvals that wait for the owner are to be put
 
 
 def read(text: str, catalogue: Catalogue) -> Called | Saying:
@@ -198,6 +200,24 @@ async def choose_model(session: Session, rest: str) -> Reply:
     return Reply(notice=f"{rest} answers from now on, for every agent that names no other")
 
 
+async def choose_mode(session: Session, rest: str) -> Reply:
+    if not rest:
+        info = await session.load_mode()
+        return Reply(answers.modes(session.mode, info))
+    if rest != "default" and rest not in MODES:
+        names = ", ".join([*MODES, "default"])
+        raise CommandError(f"there is no mode {rest!r}; there are {names}")
+    await session.set_mode("" if rest == "default" else rest)
+    about = MODES.get(session.mode, "")
+    return Reply(notice=f"{session.mode} mode: {about}" if about else f"{session.mode} mode")
+
+
+async def review_approvals(session: Session, rest: str) -> Reply:
+    if not len(session.approvals):
+        return Reply(notice="no run of other people waits for your approval")
+    return Reply(reviews=True)
+
+
 async def show_servers(session: Session, rest: str) -> Reply:
     found = (await session.client.list_mcps(session.agent)).mcps
     if not found:
@@ -265,6 +285,8 @@ DOING: dict[str, Callable[[Session, str], Awaitable[Reply]]] = {
     "memory": show_memory,
     "skills": show_skills,
     "model": choose_model,
+    "mode": choose_mode,
+    "approvals": review_approvals,
     "mcp": show_servers,
     "events": show_events,
     "title": title,

@@ -31,7 +31,8 @@ UNSTREAMED = frozenset({wire.REFUSED, wire.TOOL_PROGRESS})
 
 
 class Follower:
-    """`followed` hears of kin, `changed` of questions, `returned` when the daemon is another."""
+    """`followed` hears of kin, `changed` of questions, `returned` when the daemon is another,
+    `requested` of approvals in other people's runs, `mode_changed` of the conversation's mode."""
 
     def __init__(
         self,
@@ -40,8 +41,11 @@ class Follower:
         followed: Callable[[wire.AgentEventMsg], None],
         changed: Callable[[], None],
         returned: Callable[[], None],
+        requested: Callable[[Question], None],
+        mode_changed: Callable[[str], None],
     ) -> None:
         self.questions = Questions()
+        self.approvals = Questions()  # for the owner, of runs that are not the chat's
         self.kin = Kin()
         self.happened: deque[str] = deque(maxlen=RECENT)  # a line each
         self.others: set[str] = set()  # runs in the conversation that somebody else began
@@ -49,6 +53,8 @@ class Follower:
         self._followed = followed
         self._changed = changed
         self._returned = returned
+        self._requested = requested
+        self._mode_changed = mode_changed
         self._conversation: Conversation | None = None
 
     def turn_to(self, conversation: Conversation) -> None:
@@ -65,7 +71,8 @@ class Follower:
             self._changed()
 
     def settled(self, run_id: str) -> None:
-        if self.questions.settle(run_id):
+        has_settled = self.questions.settle(run_id)
+        if self.approvals.settle(run_id) or has_settled:
             self._changed()
 
     async def follow(self) -> None:
@@ -84,6 +91,7 @@ class Follower:
     async def _begin_again(self) -> None:
         await self._reach.recover(wanted=False)
         self.questions.clear()  # those that still wait come first in the next feed
+        self.approvals.clear()
         self.others.clear()
         self._returned()
 
@@ -106,6 +114,10 @@ class Follower:
             self.happened.append(one_line(EventLines().line(event), LINE))
         if event.kind == wire.ASK_USER and (is_here or is_kin):
             self.asked(Question(event.agent, event.sender, event.run_id, event.ask))
+        elif event.kind == wire.ASK_USER:
+            self._note_approval(Question(event.agent, event.sender, event.run_id, event.ask))
+        elif event.kind == wire.MODE_CHANGED and is_here:
+            self._mode_changed(event.content)
         elif event.kind in (wire.TOOLS_COMPLETE, wire.DONE):
             self.settled(event.run_id)
         if is_here and not is_own:
@@ -113,7 +125,14 @@ class Follower:
         if is_kin or (is_own and event.kind in UNSTREAMED):
             self._followed(event)
 
+    def _note_approval(self, question: Question) -> None:
+        if question.needs_owner and self.approvals.put(question):
+            self._requested(question)
+            self._changed()
+
     def _note_other(self, event: wire.AgentEventMsg) -> None:
+        if event.kind == wire.MODE_CHANGED:
+            return  # it belongs to no run
         if event.kind in (wire.DONE, wire.COMPACTED):
             self.others.discard(event.run_id)
         elif len(self.others) < RECENT:

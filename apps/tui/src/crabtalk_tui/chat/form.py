@@ -13,6 +13,15 @@ from prompt_toolkit.utils import get_cwidth
 
 from crabtalk.component.command import one_line, visible
 from crabtalk.protocol import wire
+from crabtalk_tui.approval_text import (
+    DENY,
+    approval_options,
+    approval_text,
+    combine_answers,
+    is_approval,
+)
+
+from .approval_view import KEYS, ApprovalView
 
 Line = list[tuple[str, str]]  # pieces of text, each with its style
 Outcome = Literal["", "sent", "left"]
@@ -33,11 +42,24 @@ class Page:
     chosen: set[int] = field(default_factory=set)
     words: str = ""
     is_above: bool = False  # the question was printed in full
+    approval: ApprovalView | None = None  # the call that is to be allowed or denied
 
     @property
     def own(self) -> int:
         """The row for words of one's own."""
         return len(self.options)
+
+    @property
+    def last_row(self) -> int:
+        """Approvals take their options and nothing else, so they have no row for words."""
+        return self.own if self.approval is None else self.own - 1
+
+    @property
+    def is_unread_yes(self) -> bool:
+        """Whether the cursor is on a yes to a call whose end was not in view yet."""
+        if self.approval is None or self.approval.is_read:
+            return False
+        return self.options[self.row][0] != DENY
 
     @property
     def answer(self) -> str:
@@ -54,6 +76,8 @@ class Page:
 
     def write(self, words: str) -> None:
         """Into the words of one's own, wherever the cursor is."""
+        if self.approval is not None:
+            return
         self.row = self.own
         self.words = (self.words + words)[:MOST_WORDS]
         self._settle_own()
@@ -78,7 +102,8 @@ class Form:
         """`asker` is who asks, where that has to be said."""
         self.ask_id = ask.ask_id
         self.asker = asker
-        self.pages = [page_of(question) for question in ask.questions]
+        self.questions = list(ask.questions)
+        self.pages = [page_of(question, asker) for question in ask.questions]
         self.at = 0
 
     @property
@@ -89,7 +114,8 @@ class Form:
     @property
     def answers(self) -> str:
         """As `reply_to_ask` wants it: a JSON object from each question to what was chosen."""
-        return json.dumps({p.question: p.answer for p in self.pages}, ensure_ascii=False)
+        given = combine_answers([(page.question, page.answer) for page in self.pages])
+        return json.dumps(given, ensure_ascii=False)
 
     @property
     def summary(self) -> list[tuple[str, str]]:
@@ -124,12 +150,15 @@ class Form:
         return len(self.pages) if len(self.pages) > 1 else 0
 
     def _fill(self, page: Page, key: str) -> Outcome:
+        if page.approval is not None and key in KEYS:
+            page.approval.scroll(key)
+            return ""
         is_writing = page.row == page.own
         match key:
             case "up":
                 page.row = max(page.row - 1, 0)
             case "down":
-                page.row = min(page.row + 1, page.own)
+                page.row = min(page.row + 1, page.last_row)
             case "backspace":
                 page.unwrite(1)
             case "clear":
@@ -148,6 +177,9 @@ class Form:
 
     def _settle(self, page: Page) -> Outcome:
         """What the cursor is on is the answer, unless several may be and some are."""
+        if page.approval is not None and page.is_unread_yes:
+            page.approval.scroll("pagedown")
+            return ""
         if page.row < page.own and not (page.many and page.chosen):
             page.chosen = {*page.chosen, page.row} if page.many else {page.row}
         if not page.answer:
@@ -174,6 +206,8 @@ class Form:
         page = self.page
         if page is None:
             return [*head, *self._sending(width)[: self._room(height)], *foot]
+        if page.approval is not None:
+            return self._approval_lines(page, page.approval, width, height)
         question = self.question(page, width)
         if page.is_above and len(question) > 1:
             question = [cut(f"{question[0]} …", width)]
@@ -183,8 +217,33 @@ class Form:
         shown: list[Line] = [[("class:form.question", line)] for line in question]
         return [*head, *shown, *rows, *foot]
 
+    def _approval_lines(
+        self, page: Page, view: ApprovalView, width: int, height: int
+    ) -> list[Line]:
+        """The call as far as there is room, its options, and how to read on."""
+        has_tabs = bool(self._last) and height > 3
+        head: list[Line] = [self._tabs(width)] if has_tabs else []
+        room = max(height - 1 - has_tabs, 2)
+        rows, row = page_rows(page, width)
+        total = view.count(width)
+        if len(rows) > room - 1:
+            rows = around(rows, row, max(room - min(total, 2), 1))
+        spare = room - len(rows)
+        has_position_row = total > spare > 2
+        text = view.rows(width, spare - has_position_row)
+        where = view.position
+        if has_position_row:
+            more = "the rest must be read before a yes" if not view.is_read else "PgUp goes back"
+            text = [*text, [("class:form.missing", cut(f"{where} · {more}", width))]]
+        hint = self._hint()
+        if where and not has_position_row:
+            hint = f"{where} · {hint}"
+        return [*head, *text, *rows, [("class:form.hint", cut(hint, width))]]
+
     def wording(self, page: Page) -> str:
         """All of its question, with who asks."""
+        if page.approval is not None:
+            return approval_text(self.questions[self.pages.index(page)], self.asker)
         text = f"{self.asker} asks: {page.question}" if self.asker else page.question
         return visible(text, layout=True)
 
@@ -192,7 +251,9 @@ class Form:
         return wrapped(self.wording(page), width)
 
     def is_cut(self, page: Page, width: int, height: int) -> bool:
-        """Whether some of its question does not fit."""
+        """Whether some of its question does not fit. The text of an approval is scrolled."""
+        if page.approval is not None:
+            return False
         lines = len(self.question(page, width))
         _, spare = self._rows(page, lines, width, height)
         return lines > spare
@@ -241,6 +302,10 @@ class Form:
         if page is None:
             return "Enter sends · ← back · Esc later"
         goes_on = "next" if self._last else "sends"
+        if page.approval is not None:
+            picks = "reads on" if page.is_unread_yes else ("picks" if self._last else goes_on)
+            scrolls = " · PgUp PgDn End scroll" if page.approval.position else ""
+            return f"↑↓ Enter {picks}{scrolls} · Esc later"
         if page.row == page.own:
             options = "↑ options · " if page.options else ""
             return f"write, Enter {goes_on} · {options}Esc later"
@@ -249,7 +314,14 @@ class Form:
         return f"↑↓ Enter {'picks' if self._last else goes_on} · or write · Esc later"
 
 
-def page_of(question: wire.AskQuestion) -> Page:
+def page_of(question: wire.AskQuestion, asker: str = "") -> Page:
+    if is_approval(question):
+        return Page(
+            question=question.question,
+            header=question.approval.tool or question.header,
+            options=approval_options(question),
+            approval=ApprovalView(question, asker),
+        )
     return Page(
         question=question.question,
         header=question.header,
@@ -262,7 +334,7 @@ def page_rows(page: Page, width: int) -> tuple[list[Line], int]:
     """A line a row, and which of them the cursor is on."""
     marks = {(True, True): "[x]", (True, False): "[ ]", (False, True): "●", (False, False): "○"}
     rows: list[Line] = []
-    for number in range(page.own + 1):
+    for number in range(page.last_row + 1):
         here = number == page.row
         style = "class:form.current" if here else ""
         mark = marks[page.many, number in page.chosen]

@@ -21,6 +21,8 @@ KEYS = {
     "Up, Down": "what was typed before; in a question, its options",
     "Space": "in a question, pick an option",
     "Left, Right": "in a question, the one before and the next",
+    "PgUp, PgDn, Home, End": "in an approval, read the rest of the call",
+    "Shift+Tab": "the next permission mode: ask, accept-edits, plan, auto",
     "Ctrl+V": "paste the picture on the clipboard",
     "Ctrl+L": "draw everything anew",
     "Ctrl+Z": "back to the shell; `fg` goes on here",
@@ -38,6 +40,10 @@ IN_FORM = {
     "backspace": "backspace",
     "c-u": "clear",
     "c-w": "clear",
+    "pageup": "pageup",
+    "pagedown": "pagedown",
+    "home": "home",
+    "end": "end",
 }
 
 
@@ -61,7 +67,7 @@ def bindings(chat: "Chat") -> KeyBindings:
     bind("escape")(chat.escape)
     bind("c-d")(chat.end_of_input)
     bind("tab")(prompt.complete)
-    bind("s-tab")(prompt.buffer.complete_previous)
+    bind("s-tab")(chat.back_tab)
     bind("c-v")(chat.paste_picture)
     bind("backspace")(chat.erase)
 

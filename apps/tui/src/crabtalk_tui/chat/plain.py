@@ -13,6 +13,7 @@ from pathlib import Path
 
 from crabtalk.component.command import line_width, visible
 from crabtalk.transport import default_home
+from crabtalk_tui.approval_text import match_option
 
 from .form import Form, Page
 from .greeting import greeting
@@ -23,10 +24,17 @@ from .talk import Talk
 AGAIN = 2.0  # seconds in which a second Ctrl+C leaves
 HISTORY = 20  # messages
 PROMPT = "> "
+LATER = "later"  # what puts a review of approvals off
 
 
 async def chat_in_lines(
-    home: Path | None, agent: str | None, sender: str, start: bool, words: str = ""
+    home: Path | None,
+    agent: str | None,
+    sender: str,
+    start: bool,
+    words: str = "",
+    *,
+    mode: str = "",
 ) -> int:
     """Until the end of the input, or /quit: its exit status."""
     settings, complaint = read_settings(home)
@@ -40,6 +48,7 @@ async def chat_in_lines(
         agent=agent,
         sender=sender,
         start=start,
+        mode=mode,
         has_keys=False,
     )
     face.talk = talk
@@ -68,6 +77,8 @@ class Lines:
         self._is_over = False
         self._pressed = 0.0
         self._is_prompted = False
+        self._sent: dict[str, asyncio.Task[None]] = {}  # answers on their way, by ask
+        self._is_reviewing = False  # approvals of other people's runs are put too
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -102,6 +113,11 @@ class Lines:
         self.talk.stop_soon()
         self._news.set()
 
+    def review(self) -> None:
+        self._is_reviewing = True
+        self._end_prompt()
+        self._news.set()
+
     # ── In ──────────────────────────────────────────────────────────────────────────────────
 
     def _read(self) -> None:
@@ -116,13 +132,33 @@ class Lines:
         self._news.set()
 
     def _take(self, line: str) -> None:
-        if self._form is not None and line.strip():
-            answered(self._form, line.strip())
-            if self._form.page is None or len(self._form.pages) == 1:
-                self.talk.answer_soon(self._form)
+        if (
+            self._form is not None
+            and line.strip().casefold() == LATER
+            and self._is_review(self._form)
+        ):
+            self._form, self._is_reviewing = None, False
+        elif self._form is not None and line.strip():
+            if not answered(self._form, line.strip()):
+                self._put_again()
+            elif self._form.page is None or len(self._form.pages) == 1:
+                self._sent[self._form.ask_id] = self.talk.answer_soon(self._form)
                 self._form = None
         elif line.strip():
             self.talk.say(line)
+
+    def _put_again(self) -> None:
+        """An approval takes its options and nothing else."""
+        self._end_prompt()
+        self.talk.noticed("answer with a number or the word beside it", "hint")
+
+    def _end_prompt(self) -> None:
+        if self._is_prompted:
+            sys.stdout.write("\n")
+        self._is_prompted = False
+
+    def _is_review(self, form: Form) -> bool:
+        return self.talk.session.approvals.get(form.ask_id) is not None
 
     def _interrupted(self) -> None:
         now = time.monotonic()
@@ -144,7 +180,11 @@ class Lines:
 
     def _invite(self) -> None:
         """Asks for what comes next: an answer, or whatever is to be said."""
-        questions = {question.ask_id: question for question in self.talk.session.questions}
+        session = self.talk.session
+        waiting = [*session.questions, *(session.approvals if self._is_reviewing else ())]
+        self._sent = {ask: task for ask, task in self._sent.items() if not task.done()}
+        questions = {each.ask_id: each for each in waiting if each.ask_id not in self._sent}
+        self._is_reviewing = self._is_reviewing and bool(questions)
         if self._form is not None and self._form.ask_id not in questions:
             self._form = None
         if self._form is None and questions:
@@ -158,6 +198,8 @@ class Lines:
             return
         if self._form is not None and self._form.page is not None:
             sys.stdout.write(as_text(self._form, self._form.page))
+            if self._is_review(self._form):
+                sys.stdout.write(f"  {LATER} goes back to the chat\n")
         sys.stdout.write(PROMPT)
         sys.stdout.flush()
         self._is_prompted = True
@@ -167,17 +209,25 @@ def as_text(form: Form, page: Page) -> str:
     lines = [form.wording(page)]
     for number, (label, about) in enumerate(page.options, 1):
         lines.append(visible(f"  {number} {label}{f' ({about})' if about else ''}"))
-    if page.options:
+    if page.approval is not None:
+        lines.append("  a number, or its word")
+    elif page.options:
         several = "numbers with commas between them" if page.many else "a number"
         lines.append(f"  {several}, or your own words")
     return "\n".join([*lines, ""])
 
 
-def answered(form: Form, line: str) -> None:
-    """What was typed is the answer to the page in view."""
+def answered(form: Form, line: str) -> bool:
+    """What was typed is the answer to the page in view. False when it cannot be one."""
     page = form.page
     if page is None:
-        return
+        return True
+    if page.approval is not None:
+        labels = [label for label, _ in page.options]
+        chosen = match_option(line, labels)
+        if chosen is None:
+            return False
+        line = str(labels.index(chosen) + 1)
     numbers = [word.strip() for word in line.split(",")] if page.many else [line]
     if all(word.isdecimal() and 0 < int(word) <= page.own for word in numbers):
         page.chosen = {int(word) - 1 for word in numbers}
@@ -185,3 +235,4 @@ def answered(form: Form, line: str) -> None:
         page.write(line)
     if len(form.pages) > 1:
         form.press("right")
+    return True

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from crabtalk.protocol import wire
+from crabtalk_tui.approval_text import needs_owner
 
 MOST = 64  # that wait at once; a person answers none beyond
 
@@ -19,6 +20,11 @@ class Question(NamedTuple):
     @property
     def ask_id(self) -> str:
         return self.ask.ask_id
+
+    @property
+    def needs_owner(self) -> bool:
+        """Only the owner can answer it: the run that asks belongs to somebody else."""
+        return needs_owner(self.ask)
 
 
 class Questions:

@@ -14,7 +14,9 @@ from typing import Any, Literal, Protocol
 
 from crabtalk.client import Client, ServerError, UnexpectedReplyError
 from crabtalk.protocol import FrameError, wire
+from crabtalk_tui.approval_text import summarize_ask
 from crabtalk_tui.complaints import CommandError, complaint, is_too_long
+from crabtalk_tui.modes import NO_MODES
 
 from .candidates import Catalogue
 from .conversation import Conversation
@@ -30,6 +32,9 @@ State = Literal["ready", "running", "compacting", "away"]
 
 DEFAULT_AGENT = "crab"
 HISTORY = 200  # messages a chat opens with
+# Approvals of other people's runs that are announced; more are only counted. A stranger could fill
+# the screen otherwise.
+ANNOUNCED = 3
 BEHIND = "a turn that began elsewhere goes on in this conversation; yours comes after it"
 FULL = "more was said than the model reads: /compact folds it, /new begins afresh"
 FAILURES = (CommandError, ServerError, UnexpectedReplyError, FrameError, OSError)
@@ -72,7 +77,9 @@ class Session:
         sender: str = "",
         start: bool = True,
         spending: Spending | None = None,
+        mode: str = "",
     ) -> None:
+        """`mode` holds for the turns of this session, until somebody sets another."""
         self.catalogue = Catalogue()
         self.spending = spending or Spending()
         self._listener = listener
@@ -82,8 +89,14 @@ class Session:
             followed=self._follow,
             changed=listener.changed,
             returned=self._refresh_soon,
+            requested=self._announce_approval,
+            mode_changed=self._note_mode,
         )
         self._turn_to(agent, sender)
+        self.mode = mode  # empty while it is not known
+        self._own_mode = mode  # sent with each turn
+        self._known_mode = mode  # the last one that holds, as far as the daemon has said
+        self._mode_changes = asyncio.Lock()
         self._turn: Turn | None = None
         self._saying: asyncio.Task[Said] | None = None
         self._is_compacting = False
@@ -154,6 +167,11 @@ class Session:
         return self._follower.questions
 
     @property
+    def approvals(self) -> Questions:
+        """That wait for the owner, in runs of other people."""
+        return self._follower.approvals
+
+    @property
     def happened(self) -> Sequence[str]:
         """What agents did lately, any of them, a line each."""
         return tuple(self._follower.happened)
@@ -169,7 +187,7 @@ class Session:
         the cause of. Cancelled, the turn is cancelled at the daemon too."""
         if self._turn is not None:
             raise RuntimeError("a turn runs already; steer it")
-        turn = self._turn = Turn(text, guest, tool_choice)
+        turn = self._turn = Turn(text, guest, tool_choice, self._own_mode)
         self._listener.changed()
         self._saying = asyncio.ensure_future(self._carry_out(turn))
         try:
@@ -232,19 +250,52 @@ class Session:
     async def reply(self, ask_id: str, answers: Mapping[str, str] | str) -> bool:
         """Answers a question: from the text of each to what was chosen, or in plain words. False
         when it was not taken, and may be tried again."""
-        question = self.questions.get(ask_id)
+        question = self.questions.get(ask_id) or self.approvals.get(ask_id)
+        as_owner = question is not None and question.needs_owner
         agent, sender = (question.agent, question.sender) if question else (self.agent, self.sender)
         text = answers if isinstance(answers, str) else json.dumps(answers, ensure_ascii=False)
         try:
-            await self.client.reply_to_ask(agent, text, sender=sender, ask_id=ask_id or None)
+            await self.client.reply_to_ask(
+                agent, text, sender=sender, ask_id=ask_id or None, as_owner=as_owner or None
+            )
         except FAILURES as error:
             if not is_missing(error):
                 self._complain(error)
                 return False
             self._listener.noticed("nobody waits for that answer any more", "error")
         self.questions.answered(ask_id)
+        self.approvals.answered(ask_id)
         self._listener.changed()
         return True
+
+    async def load_mode(self) -> wire.ModeInfo:
+        """Asks for the conversation's mode. Raises CommandError and ServerError."""
+        async with self._mode_changes:
+            return await self._request_mode(None)
+
+    def set_mode(self, mode: str) -> Coroutine[Any, Any, None]:
+        """Sets the conversation's mode; empty goes back to the agent's.
+
+        It is shown at once, so that a second press of a key goes on from it. What is awaited raises
+        CommandError and ServerError, and the mode is what it was then. Cancelled, it may have been
+        set.
+        """
+        self.mode = mode or self.mode
+        self._listener.changed()
+        return self._send_mode(mode)
+
+    async def _send_mode(self, mode: str) -> None:
+        async with self._mode_changes:
+            if mode and self.mode != mode:
+                return  # a later key press wants another one
+            own, self._own_mode = self._own_mode, ""
+            try:
+                await self._request_mode(mode)
+            except FAILURES:
+                self.mode, self._own_mode = self._known_mode, own
+                raise
+            finally:
+                self._listener.changed()
 
     async def compact(self, *, fresh: bool = False) -> str:
         """Folds the history away and returns its summary; `fresh` closes it without one.
@@ -265,6 +316,8 @@ class Session:
         self._must_be_idle()
         await self.client.get_agent(agent)
         self._turn_to(agent, self.sender)
+        self.mode = self._known_mode = self._own_mode
+        self._refresh_soon()
         self._listener.changed()
 
     async def refresh(self) -> None:
@@ -274,6 +327,10 @@ class Session:
         self._listener.changed()
         self.catalogue = self.catalogue.with_models(await self.client.list_models())
         self._listener.changed()
+        if not self._own_mode:
+            with suppress(CommandError, ServerError):  # the status line shows no mode then
+                await self.load_mode()
+            self._listener.changed()
 
     # ── A turn, and what cuts it ────────────────────────────────────────────────────────────
 
@@ -314,6 +371,8 @@ class Session:
     def _hear(self, turn: Turn, name: str, event: wire.StreamEvent) -> None:
         match name:
             case "start":
+                if event.start.mode and not turn.guest and not self._mode_changes.locked():
+                    self.mode = self._known_mode = event.start.mode
                 self._follower.begin(turn.run_id)
                 if self._follower.others:
                     self._listener.noticed(BEHIND, "info")
@@ -338,6 +397,43 @@ class Session:
             return turn.has_begun
         await self._reach.recover(wanted=True)
         return True
+
+    def _announce_approval(self, question: Question) -> None:
+        if len(self.approvals) <= ANNOUNCED:
+            self._listener.noticed(f"{summarize_ask(question.ask)}; review with /approvals", "hint")
+
+    def _note_mode(self, mode: str) -> None:
+        """It was changed, here or by another client. The event may be late, and tell of a change
+        that another one has followed since: so the daemon is asked."""
+        if mode != self.mode:
+            self._in_background(self._check_mode())
+
+    async def _check_mode(self) -> None:
+        before, own = self.mode, self._own_mode
+        with suppress(*FAILURES):
+            async with self._mode_changes:
+                if self.mode != before:
+                    return  # changed here meanwhile
+                self._own_mode = ""
+                await self._request_mode(None)
+            if self.mode != before:
+                self._listener.noticed(f"another client set the mode to {self.mode}", "info")
+                self._listener.changed()
+            else:
+                self._own_mode = own
+
+    async def _request_mode(self, mode: str | None) -> wire.ModeInfo:
+        before = self.mode
+        try:
+            info = await self.client.set_mode(self.agent, mode, sender=self.sender or None)
+        except ServerError as error:
+            if error.code == 501:
+                raise CommandError(NO_MODES) from None
+            raise
+        self._known_mode = self._own_mode or info.mode
+        if self.mode == before:  # else a key was pressed meanwhile
+            self.mode = self._known_mode
+        return info
 
     # ── Beside the turns ────────────────────────────────────────────────────────────────────
 

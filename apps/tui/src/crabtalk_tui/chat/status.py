@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 
 from prompt_toolkit.utils import get_cwidth
 
-from crabtalk.component.command import one_line
+from crabtalk.component.command import counted, one_line
+from crabtalk_tui.modes import RISKY
 
 from .form import Line, cut
 
@@ -31,6 +32,8 @@ class Status(NamedTuple):
     hint: str = ""  # what a key does just now; stands in for the rest
     stops: str = "Esc"  # the key that does
     limit: int = 0  # tokens the model reads at once; 0 where that is not known
+    mode: str = ""  # what runs without asking; empty where the daemon has no modes
+    approvals: int = 0  # that wait in conversations of other people
 
     @property
     def is_full(self) -> bool:
@@ -56,21 +59,27 @@ class Status(NamedTuple):
         """How much each is needed, its place, its style, and its text."""
         parts = [
             (5, 0, "class:status.agent", one_line(self.agent, 24)),
-            (9, 4, self._state_style, self._state_text),
+            (9, 5, self._state_style, self._state_text),
         ]
+        if self.mode:
+            style = "class:status.auto" if self.mode == RISKY else "class:status"
+            parts.append((8, 1, style, f"{one_line(self.mode, 20)} mode"))
         if self.model:
-            parts.append((2, 1, "class:status", one_line(self.model, 28)))
+            parts.append((2, 2, "class:status", one_line(self.model, 28)))
         if self.context:
             style = "class:status.full" if self.is_full else "class:status"
-            parts.append((4, 2, style, self._context))
+            parts.append((4, 3, style, self._context))
         if self.is_full:
-            parts.append((6, 3, "class:status.full", "/compact"))
+            parts.append((6, 4, "class:status.full", "/compact"))
         if self.cost:
-            parts.append((3, 3, "class:status", self.cost))
+            parts.append((3, 4, "class:status", self.cost))
         if self.waiting:
-            parts.append((7, 5, "class:status", f"{self.waiting} waiting"))
+            parts.append((7, 6, "class:status", f"{self.waiting} waiting"))
+        if self.approvals:
+            waits = f"{counted(self.approvals, 'approval')}: /approvals"
+            parts.append((7, 7, "class:status.hint", waits))
         if self.hint:
-            parts.append((8, 6, "class:status.hint", self.hint))
+            parts.append((8, 8, "class:status.hint", self.hint))
         return parts
 
     @property

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from crabtalk.component.command import one_line
 from crabtalk.protocol import wire
+from crabtalk_tui.complaints import complaint
+from crabtalk_tui.modes import next_mode
 
 from . import commands
 from .commands import Called, Saying
@@ -20,7 +22,7 @@ from .form import Form
 from .look import Look
 from .questions import Question
 from .reach import Kind
-from .session import Session
+from .session import FAILURES, Session
 from .settings import Settings
 from .status import State, Status
 from .transcript import Transcript
@@ -42,6 +44,10 @@ class Face(Protocol):
 
     def leave(self) -> None: ...
 
+    def review(self) -> None:
+        """Put the approvals that wait for the owner, one after the other."""
+        ...
+
 
 class Talk:
     """A Listener of its session. Use it as `async with talk:`."""
@@ -56,6 +62,7 @@ class Talk:
         agent: str | None,
         sender: str,
         start: bool,
+        mode: str = "",
         has_keys: bool = True,
     ) -> None:
         """`has_keys` says whether single keys do something where it is shown."""
@@ -70,6 +77,7 @@ class Talk:
             sender=sender or settings.sender,
             start=start,
             spending=settings.spending(),
+            mode=mode,
         )
         self._face = face
         self._settings = settings
@@ -132,12 +140,27 @@ class Talk:
         self._in_background(self.stop())
 
     async def answer(self, form: Form) -> None:
+        question = self.session.approvals.get(form.ask_id)
         if await self.session.reply(form.ask_id, form.answers):
             self.transcript.answered()
+            if question is not None:
+                given = ", ".join(f"{header} {answer}" for header, answer in form.summary)
+                self.noticed(f"answered for {question.sender}: {given}", "info")
         self._face.changed()
 
-    def answer_soon(self, form: Form) -> None:
-        self._in_background(self.answer(form))
+    def answer_soon(self, form: Form) -> asyncio.Task[None]:
+        return self._in_background(self.answer(form))
+
+    def cycle_mode(self) -> None:
+        """Sets the next permission mode, as a key does."""
+        change = self.session.set_mode(next_mode(self.session.mode))
+        self._in_background(self._await_change(change))
+
+    async def _await_change(self, change: Coroutine[Any, Any, None]) -> None:
+        try:
+            await change
+        except FAILURES as error:
+            self.noticed(complaint(error) or str(error), "error")
 
     async def finished(self) -> None:
         """When nothing runs and nothing waits. Cancelled, it only stops waiting."""
@@ -194,6 +217,8 @@ class Talk:
         if reply.saying is not None:
             self.enqueue(reply.saying)
         self._face.changed()
+        if reply.reviews:
+            self._face.review()
         if reply.leaves:
             self._face.leave()
 
@@ -244,6 +269,8 @@ class Talk:
             waiting=len(self.waiting),
             hint=hint,
             stops="Ctrl+C" if is_filling else "Esc",
+            mode=session.mode,
+            approvals=len(session.approvals),
         )
 
     def asker(self, question: Question) -> str:

@@ -39,6 +39,7 @@ class Turn:
     text: str
     guest: str = ""
     tool_choice: str = ""
+    mode: str = ""  # of this turn alone; empty for the conversation's
     run_id: str = ""
     has_begun: bool = False  # it no longer waits for an earlier turn
     given_up: bool = False
@@ -56,6 +57,7 @@ class Turn:
             cwd=working_directory(),
             guest=self.guest or None,
             tool_choice=self.tool_choice or None,
+            mode=self.mode or None,
         )
         loop = asyncio.get_running_loop()
         since = loop.time()

@@ -1,0 +1,116 @@
+"""crabtalk agents explain: what a sender may do with an agent, and why, as the daemon judges it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from crabtalk.component.command import (
+    cells,
+    document,
+    json_option,
+    line_width,
+    one_line,
+    show,
+    styled,
+    table,
+    visible,
+)
+
+from .complaints import CommandError
+from .modes import MODES
+from .names import AgentName
+from .options import daemon, home_option, inherited
+from .stores import known
+
+if TYPE_CHECKING:
+    from crabtalk.protocol import wire
+
+NAMES = "`crabtalk agents list` has the names"
+COLOURS = {"allow": "green", "ask": "yellow", "deny": "red"}
+
+
+@click.command("explain")
+@click.argument("name", type=AgentName())
+@click.option(
+    "--sender", callback=inherited, metavar="NAME", help="Who asks the agent  [default: user]"
+)
+@click.option(
+    "--mode",
+    type=click.Choice([*MODES]),
+    metavar="MODE",
+    help="In this mode  [default: the conversation's]",
+)
+@home_option
+@json_option
+def agents_explain(
+    name: str, sender: str | None, mode: str | None, home: Path | None, in_json: bool
+) -> None:
+    """Show what a sender may do with an agent, tool by tool, and why.
+
+    \b
+    Examples:
+      crabtalk agents explain crab
+      crabtalk agents explain crab --sender tg:1
+      crabtalk agents explain crab --sender tg:1 --mode plan --json
+    """
+    from crabtalk.client import ServerError
+
+    with daemon(home) as client, known(NAMES):
+        try:
+            found = client.explain_agent(name, sender=sender, mode=mode)
+        except ServerError as error:
+            if error.code != 501:
+                raise
+            raise CommandError(
+                "this daemon cannot explain permissions; start a newer crabtalkd"
+            ) from None
+    if in_json:
+        from .objects import as_object
+
+        document(as_object(found))
+    else:
+        show(permissions_text(found))
+
+
+def permissions_text(found: "wire.AgentPermissions") -> str:
+    """Who the sender is, a row a tool, and what holds for all tools."""
+    reason = f": {one_line(found.origin_reason)}" if found.origin_reason else ""
+    head = f"{one_line(found.sender)} is {article(found.origin)}{reason}"
+    parts = [head, f"mode: {one_line(found.mode)}"]
+    if found.tools:
+        parts.append(tools_table(found.tools))
+    if found.notes:
+        parts.append("\n".join(f"- {visible(' '.join(note.split()))}" for note in found.notes))
+    return "\n\n".join(parts)
+
+
+def tools_table(tools: "Sequence[wire.ToolPermission]") -> str:
+    import textwrap
+
+    rows = [(one_line(each.tool), one_line(each.verdict), one_line(each.reason)) for each in tools]
+    widths = [max(cells(row[column]) for row in rows) for column in (0, 1)]
+    room = max(line_width() - sum(widths) - 4, 20)
+    lines: list[tuple[str, str, str]] = []
+    for tool, verdict, reason in rows:
+        first, *rest = textwrap.wrap(reason, room) or [""]
+        lines.append((tool, verdict, first))
+        lines += [("", "", more) for more in rest]
+    return "\n".join(
+        colour_verdict(line, verdict)
+        for line, (_, verdict, _) in zip(table(lines).split("\n"), lines, strict=True)
+    )
+
+
+def colour_verdict(line: str, verdict: str) -> str:
+    """The second column; the first has no spaces in it."""
+    if verdict not in COLOURS:
+        return line
+    tool, _, rest = line.partition(" ")
+    return f"{tool} {rest.replace(verdict, styled(verdict, fg=COLOURS[verdict]), 1)}"
+
+
+def article(origin: str) -> str:
+    named = {"owner": "an owner", "stranger": "a stranger", "trusted": "trusted"}
+    return named.get(origin, one_line(origin))

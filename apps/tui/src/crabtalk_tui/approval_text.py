@@ -1,0 +1,142 @@
+"""The text of an approval: a tool call that waits for a yes, as a person must read it.
+
+Everything is literal text. Nothing is left out, nothing is Markdown, and characters that a terminal
+would obey or not show are spelled out. How it is wrapped and scrolled is up to whoever shows it.
+"""
+
+import re
+from typing import TYPE_CHECKING, Literal, NamedTuple
+from unicodedata import category
+
+from crabtalk.component.command import one_line
+
+if TYPE_CHECKING:
+    from crabtalk.protocol import wire
+
+ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
+TAB = 4  # columns
+GUTTER = "| "  # before the lines of a call, where there are no styles to set them off
+LABEL = 11  # columns of a label with the space after it
+SUMMARY = 160  # characters of a call in a notice
+
+# Categories that terminals obey, or show as nothing: controls, formats, halves of characters,
+# private and unassigned ones, separators.
+UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+# Blank or invisible although their category says letter, mark or symbol.
+BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+PLAIN = re.compile(r"[ -~]*")
+
+Kind = Literal["title", "fact", "call"]
+
+
+class ApprovalLine(NamedTuple):
+    kind: Kind
+    text: str
+
+
+def spell_out(text: str) -> str:
+    """One line of text in which every character can be seen. Tabs are expanded."""
+    if PLAIN.fullmatch(text):
+        return text
+    pieces: list[str] = []
+    column = 0
+    for character in text:
+        if character == "\t":
+            shown = "→".ljust(TAB - column % TAB)
+        elif character == " " or not is_unseen(character):
+            shown = character
+        else:
+            shown = ascii(character)[1:-1]
+        pieces.append(shown)
+        column += len(shown)
+    return "".join(pieces)
+
+
+def is_unseen(character: str) -> bool:
+    return category(character) in UNSEEN or BLANK.match(character) is not None
+
+
+def literal_lines(text: str) -> list[str]:
+    """The lines of a text, each spelled out. Only a newline ends a line."""
+    return [spell_out(line) for line in text.split("\n")]
+
+
+def approval_lines(question: "wire.AskQuestion", asker: str = "") -> list[ApprovalLine]:
+    """All there is to know before an answer; `asker` names a delegate and its task."""
+    approval = question.approval
+    who = asker or approval.agent or "the agent"
+    title = f"{who} asks to use {approval.tool or question.header}"
+    if approval.for_owner:
+        title += f" for {approval.requested_by}, who is not an owner"
+    lines = [ApprovalLine("title", spell_out(title))]
+    facts = [("directory", approval.cwd)]
+    facts += [("variable", f"{name}={value}") for name, value in sorted(approval.env.items())]
+    facts += [("reason", approval.reason), ("Always", approval.always)]
+    for label, value in facts:
+        if value:
+            # A newline in a value is spelled out too: it could look like a fact of its own.
+            lines.append(ApprovalLine("fact", label.ljust(LABEL) + spell_out(value)))
+    call = approval.call or question.question
+    lines += [ApprovalLine("call", line) for line in literal_lines(call)]
+    return lines
+
+
+def approval_text(question: "wire.AskQuestion", asker: str = "") -> str:
+    """For terminals that show lines and nothing else, and for pipes."""
+    return "\n".join(
+        f"{GUTTER}{line.text}" if line.kind == "call" else line.text
+        for line in approval_lines(question, asker)
+    )
+
+
+def approval_options(question: "wire.AskQuestion") -> list[tuple[str, str]]:
+    """Labels and what they mean. Words of one's own are no answer to an approval."""
+    if question.options:
+        return [(option.label, option.description) for option in question.options]
+    options = [(ALLOW, "this call, once"), (DENY, "the call does not run")]
+    if question.approval.always:
+        options.append((ALWAYS, question.approval.always))
+    return options
+
+
+def match_option(typed: str, labels: list[str]) -> str | None:
+    """The label that was meant: by its number or its name. None for anything else."""
+    if typed.isascii() and typed.isdecimal():
+        return labels[int(typed) - 1] if 1 <= int(typed) <= len(labels) else None
+    return next((label for label in labels if label.casefold() == typed.casefold()), None)
+
+
+def is_approval(question: "wire.AskQuestion") -> bool:
+    return question.HasField("approval")
+
+
+def needs_owner(ask: "wire.AskUserEvent") -> bool:
+    """Whether only the owner can answer it."""
+    return any(question.approval.for_owner for question in ask.questions)
+
+
+def summarize_ask(ask: "wire.AskUserEvent") -> str:
+    """An ask of a stranger's run in one line, for a notice. What is cut ends in `…`."""
+    question = ask.questions[0]
+    approval = question.approval
+    call = one_line(" ".join(literal_lines(approval.call)), SUMMARY)
+    more = f" and {len(ask.questions) - 1} more" if len(ask.questions) > 1 else ""
+    return (
+        f"{spell_out(approval.requested_by)} asks {spell_out(approval.agent)} to use "
+        f"{spell_out(approval.tool)}: {call}{more}"
+    )
+
+
+def combine_answers(pairs: "list[tuple[str, str]]") -> dict[str, str]:
+    """From the text of each question to its answer.
+
+    Two questions with the same text share one entry. If one of them was denied, both are.
+    """
+    answers: dict[str, str] = {}
+    for text, answer in pairs:
+        if answers.get(text, answer) != answer and DENY in (answer, answers[text]):
+            answer = DENY
+        answers[text] = answer
+    return answers

@@ -1,0 +1,249 @@
+"""crabtalk approvals: tool calls that wait for a yes, in any conversation, and the answer."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from crabtalk.component.command import counted, document, json_option, say, show
+
+from .approval_text import ALLOW, ALWAYS, DENY, approval_text, is_approval, needs_owner, spell_out
+from .complaints import CommandError
+from .options import daemon, home_option, may_start
+
+if TYPE_CHECKING:
+    from crabtalk.client import Client
+    from crabtalk.protocol import wire
+
+# The daemon tells of waiting asks at once, with no mark after the last one: so many seconds without
+# another mean that there is none. Asks of other daemons of a fleet come a moment later.
+QUIET = 0.5
+LONGEST = 5.0  # seconds, on a feed that is never quiet
+NAMES = "`crabtalk approvals` has those that wait"
+
+
+class Waiting(NamedTuple):
+    """An ask with approvals in it, and the conversation its answer goes to."""
+
+    agent: str
+    sender: str
+    ask: "wire.AskUserEvent"
+
+
+@click.group(invoke_without_command=True)
+@home_option
+@json_option
+@click.pass_context
+def approvals(ctx: click.Context, home: Path | None, in_json: bool) -> None:
+    """Show tool calls that wait for a yes, of other people's runs too, and answer them.
+
+    \b
+    Examples:
+      crabtalk approvals
+      crabtalk approvals watch
+      crabtalk approvals allow 7f3a-1
+      crabtalk approvals deny 7f3a-1
+    """
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(approvals_list, home=home, in_json=in_json)
+    elif in_json:
+        raise click.UsageError(f"say --json after {ctx.invoked_subcommand}")
+    else:
+        ctx.find_root().params["home"] = home  # where the commands below look for it
+
+
+@approvals.command("list")
+@home_option
+@json_option
+def approvals_list(home: Path | None, in_json: bool) -> None:
+    """List the calls that wait, each in full, with the id to answer it by.
+
+    \b
+    Examples:
+      crabtalk approvals list
+      crabtalk approvals list --json
+    """
+    found = load_waiting(home)
+    if in_json:
+        document({"approvals": [as_json(each) for each in found]})
+    elif found:
+        show("\n\n".join(map(as_text, found)))
+    else:
+        say("no call waits for an approval")
+
+
+@approvals.command("watch")
+@home_option
+@click.option("--json", "in_json", is_flag=True, help="One JSON object a line.")
+def approvals_watch(home: Path | None, in_json: bool) -> None:
+    """Show calls as they begin to wait, until Ctrl+C.
+
+    Strangers' calls wait only while some client could answer: this command is one.
+
+    \b
+    Examples:
+      crabtalk approvals watch
+      crabtalk approvals watch --json
+    """
+    with suppress(KeyboardInterrupt), daemon(home) as client:
+        for event in client.subscribe_events(all_kinds=True):
+            waiting = read_waiting(event)
+            if waiting is not None and in_json:
+                document(as_json(waiting))
+            elif waiting is not None:
+                show(f"{as_text(waiting)}\n")
+
+
+@approvals.command("allow")
+@click.argument("ask_id")
+@click.option(
+    "--call",
+    "numbers",
+    type=click.IntRange(1),
+    multiple=True,
+    metavar="N",
+    help="Only this call of several; the others are denied. Several times.",
+)
+@click.option("--always", is_flag=True, help="And calls like it, as the list says.")
+@home_option
+@json_option
+def approvals_allow(
+    ask_id: str, numbers: tuple[int, ...], always: bool, home: Path | None, in_json: bool
+) -> None:
+    """Allow the call that waits as ASK_ID. The run goes on with it.
+
+    \b
+    Examples:
+      crabtalk approvals allow 7f3a-1
+      crabtalk approvals allow 7f3a-1 --call 2
+      crabtalk approvals allow 7f3a-1 --always
+    """
+    waiting = find_waiting(home, ask_id)
+    calls = waiting.ask.questions
+    if any(number > len(calls) for number in numbers):
+        raise CommandError(f"{ask_id} has {counted(len(calls), 'call')}; {NAMES}")
+    allowed = [not numbers or number in numbers for number in range(1, len(calls) + 1)]
+    if always and not all(
+        call.approval.always for call, is_allowed in zip(calls, allowed, strict=True) if is_allowed
+    ):
+        raise CommandError("“always” is not offered for this call; leave --always out")
+    yes = ALWAYS if always else ALLOW
+    answer(waiting, [yes if is_allowed else DENY for is_allowed in allowed], home, in_json)
+
+
+@approvals.command("deny")
+@click.argument("ask_id")
+@home_option
+@json_option
+def approvals_deny(ask_id: str, home: Path | None, in_json: bool) -> None:
+    """Deny the call that waits as ASK_ID. The run goes on without it.
+
+    \b
+    Example:
+      crabtalk approvals deny 7f3a-1
+    """
+    waiting = find_waiting(home, ask_id)
+    answer(waiting, [DENY] * len(waiting.ask.questions), home, in_json)
+
+
+def find_waiting(home: Path | None, ask_id: str) -> Waiting:
+    for each in load_waiting(home):
+        if each.ask.ask_id == ask_id:
+            return each
+    raise CommandError(f"no call waits for an approval as {ask_id!r}; {NAMES}")
+
+
+def load_waiting(home: Path | None) -> list[Waiting]:
+    from .starting import ensure_daemon
+
+    ensure_daemon(home, start=may_start(), say=say)
+    return asyncio.run(collect_waiting(home))
+
+
+async def collect_waiting(home: Path | None) -> list[Waiting]:
+    """What the feed tells first, until it is quiet. Cancelled, nothing has happened."""
+    from crabtalk.client import connect
+
+    found: list[Waiting] = []
+    async with connect(home=home, client="crabtalk") as client:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST):
+                await read_feed(client, found)
+    return found
+
+
+async def read_feed(client: "Client", found: list[Waiting]) -> None:
+    async with aclosing(client.subscribe_events(all_kinds=True)) as events:
+        while True:
+            async with asyncio.timeout(QUIET):
+                event = await anext(events)
+            if (waiting := read_waiting(event)) is not None:
+                found.append(waiting)
+
+
+def read_waiting(event: "wire.AgentEventMsg") -> Waiting | None:
+    """None for every event that asks for no approval."""
+    from crabtalk.protocol import wire
+
+    questions = event.ask.questions
+    if event.kind != wire.ASK_USER or not questions or not all(map(is_approval, questions)):
+        return None
+    return Waiting(event.agent, event.sender, event.ask)
+
+
+def answer(waiting: Waiting, labels: Sequence[str], home: Path | None, in_json: bool) -> None:
+    """Sends one label for each call of the ask."""
+    import json
+
+    from crabtalk.client import ServerError
+
+    from .approval_text import combine_answers
+
+    ask = waiting.ask
+    texts = [question.question for question in ask.questions]
+    content = json.dumps(combine_answers(list(zip(texts, labels, strict=True))), ensure_ascii=False)
+    try:
+        with daemon(home) as client:
+            client.reply_to_ask(
+                waiting.agent,
+                content,
+                sender=waiting.sender,
+                ask_id=ask.ask_id,
+                as_owner=needs_owner(ask) or None,
+            )
+    except ServerError as error:
+        if error.code != 404:
+            raise
+        raise CommandError(
+            f"nobody waits for {ask.ask_id} any more: it took too long, or it was answered; {NAMES}"
+        ) from None
+    if in_json:
+        document({"ask_id": ask.ask_id, "answers": list(labels)})
+    else:
+        say(f"{spell_out(ask.ask_id)}: {', '.join(labels)}")
+
+
+def as_text(waiting: Waiting) -> str:
+    """The id and the conversation in a line, then each call in full."""
+    ask = waiting.ask
+    head = f"{ask.ask_id}  {waiting.agent} with {waiting.sender}"
+    parts = [spell_out(head)]
+    for number, question in enumerate(ask.questions, 1):
+        if len(ask.questions) > 1:
+            parts.append(f"call {number}")
+        parts.append(approval_text(question))
+    return "\n".join(parts)
+
+
+def as_json(waiting: Waiting) -> dict[str, Any]:
+    from .objects import as_object
+
+    return {
+        "ask_id": waiting.ask.ask_id,
+        "agent": waiting.agent,
+        "sender": waiting.sender,
+        "calls": [as_object(question.approval) for question in waiting.ask.questions],
+    }

@@ -1,0 +1,118 @@
+"""Permission modes in the chat: shown, set by key and command, for one chat or the conversation."""
+
+from pathlib import Path
+
+import pytest
+
+from apps.tui.tests.asking_peer import AskingPeer
+from apps.tui.tests.chat.terminal import BACKTAB, ENTER, chatting
+from apps.tui.tests.chat.test_status import shown
+from apps.tui.tests.peer import serving
+from crabtalk_tui.chat.status import Status
+from crabtalk_tui.modes import MODES, next_mode
+
+
+@pytest.mark.req("chat.mode.status")
+def test_the_status_line_keeps_the_mode_when_there_is_little_room() -> None:
+    full = Status(
+        *("crab", "a-model-with-a-long-name", 1_234_567, 2_000_000, "$12.34", "running", 3.2),
+        mode="accept-edits",
+    )
+    assert shown(full, 120).startswith("crab · accept-edits mode · a-model-with-a-long-name · ")
+    assert shown(full, 40) == "crab · accept-edits mode · 3s Esc stops"
+    assert shown(full, 35) == "accept-edits mode · 3s Esc stops"
+    auto = Status("crab", mode="auto")
+    assert ("class:status.auto", "auto mode") in auto.line(80)
+    assert ("class:status", "ask mode") in auto._replace(mode="ask").line(80)
+
+
+@pytest.mark.req("chat.mode.keys")
+def test_the_key_goes_through_every_mode_and_begins_again() -> None:
+    seen = ["ask"]
+    for _ in MODES:
+        seen.append(next_mode(seen[-1]))
+    assert seen == ["ask", "accept-edits", "plan", "auto", "ask"]
+    assert next_mode("") == next_mode("of a newer daemon") == "ask"
+
+
+@pytest.mark.req("chat.mode.keys")
+async def test_shift_tab_sets_the_next_mode_of_the_conversation(home: Path) -> None:
+    async with serving(peer := AskingPeer(), home), chatting(home) as terminal:
+        await terminal.until_view("ask mode")
+        terminal.type(BACKTAB)
+        await terminal.until_view("accept-edits mode")
+        terminal.type(BACKTAB + BACKTAB)
+        await terminal.until_view("auto mode")
+        assert "red" in terminal.styles("auto mode")
+        await terminal.until_so(lambda: peer.mode == "auto")
+        assert all((each.agent, each.sender) == ("crab", "") for each in peer.modes)
+        assert "another client" not in terminal.text
+
+
+@pytest.mark.req("chat.mode.keys")
+async def test_shift_tab_in_the_menu_of_completions_goes_back_in_it(home: Path) -> None:
+    async with serving(peer := AskingPeer(), home), chatting(home) as terminal:
+        await terminal.until_view("ask mode")
+        terminal.type("/mo")
+        await terminal.until_view("/model")
+        terminal.type(BACKTAB)
+        await terminal.until_so(lambda: "> /mo\n" not in f"{terminal.view}\n")
+        assert not any(each.HasField("mode") for each in peer.modes)
+
+
+@pytest.mark.req("chat.mode.command")
+async def test_the_command_shows_and_sets_the_mode(home: Path) -> None:
+    async with serving(peer := AskingPeer(), home), chatting(home) as terminal:
+        await terminal.until_view("ask mode")
+        terminal.type("/mode" + ENTER)
+        await terminal.until("It is the agent's own.")
+        assert "everything the agent's file allows runs" in terminal.text
+        terminal.type("/mode plan" + ENTER)
+        await terminal.until("plan mode: read-only: nothing is changed")
+        assert peer.mode == "plan"
+        terminal.type("/mode" + ENTER)
+        await terminal.until("It is set for this conversation.")
+        terminal.type("/mode yolo" + ENTER)
+        await terminal.until("there is no mode 'yolo'; there are ask, accept-edits, plan, auto")
+        terminal.type("/mode default" + ENTER)
+        await terminal.until_so(lambda: peer.mode == "" and "ask mode" in terminal.view)
+
+
+@pytest.mark.req("chat.mode.elsewhere")
+async def test_a_mode_that_another_client_sets_is_shown(home: Path) -> None:
+    async with serving(peer := AskingPeer(), home), chatting(home) as terminal:
+        await terminal.until_view("ask mode")
+        await peer.until_followed()
+        peer.change_mode("auto")
+        await terminal.until("another client set the mode to auto")
+        await terminal.until_view("auto mode")
+
+
+@pytest.mark.req("chat.mode.run")
+async def test_a_mode_named_at_the_start_goes_with_every_turn_until_another_is_set(
+    home: Path,
+) -> None:
+    async with serving(peer := AskingPeer(), home), chatting(home, "--mode", "plan") as terminal:
+        await terminal.until_view("plan mode")
+        terminal.type("one" + ENTER)
+        await terminal.until("done")
+        terminal.type("/mode" + ENTER)
+        await terminal.until("It holds for this chat.")
+        assert not any(each.HasField("mode") for each in peer.modes)
+        terminal.type("/mode accept-edits" + ENTER)
+        await terminal.until_view("accept-edits mode")
+        terminal.type("two" + ENTER)
+        await terminal.until_so(lambda: terminal.text.count("done") == 2)
+        assert [each.mode for each in peer.streams] == ["plan", ""]
+
+
+@pytest.mark.req("chat.mode.old")
+async def test_a_daemon_without_modes_is_named_and_the_status_line_shows_none(home: Path) -> None:
+    async with serving(AskingPeer(has_modes=False), home), chatting(home) as terminal:
+        await terminal.until_view("ready")
+        sentence = "this daemon has no permission modes; start a newer crabtalkd"
+        terminal.type(BACKTAB)
+        await terminal.until(sentence)
+        terminal.type("/mode plan" + ENTER)
+        await terminal.until_so(lambda: terminal.text.count(sentence) == 2)
+        assert "mode ·" not in terminal.view
