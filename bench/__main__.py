@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import (
+    accepted,
     codec,
     commands,
     events,
@@ -56,6 +57,7 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "fleet": fleet.run,
 }
 LONG: dict[str, Callable[[list[str]], list[Table]]] = {
+    "accepted": accepted.run,
     "load": load.run,
     "soak": soak.run,
 }

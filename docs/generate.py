@@ -22,6 +22,7 @@ from crabtalk.hooks.memory import Settings as MemorySettings
 from crabtalk.hooks.sessions import Settings as SessionsSettings
 from crabtalk.model.settings import FIELDS as PROVIDER_KEYS
 from crabtalk.model.settings import ProviderSettings
+from crabtalk.policy import kinds_table
 from crabtalk.storage.agent import AGENT_KEYS, SERVER_KEYS, Agent, McpServer
 
 from .sources import Message, bounds, errors, sections
@@ -33,12 +34,20 @@ PAGES = (
     "docs/reference/config.md",
     "docs/reference/agents.md",
     "docs/reference/wire.md",
+    "docs/permissions.md",
 )
 BLOCK = re.compile(r"(<!-- generated: ([\w.]+) -->\n)(.*?)(<!-- end of \2 -->)", re.DOTALL)
 ROW = re.compile(r"^\| `([\w.]+)` \|[^|]*\| *(.*?) *\|$", re.MULTILINE)
 NOT_SET = ""
 
 DAEMON_HELP = HelpPage(crabtalkd, "docs/reference/crabtalkd.md", SCRIPT)
+
+
+def permissions() -> str:
+    """What calls may do where no rule says otherwise."""
+    head = ["| a tool that | `plan` | `ask` | `accept-edits` | `auto` | a stranger's run |"]
+    rows = [f"| {' | '.join(row)} |" for row in kinds_table()]
+    return "\n".join([*head, "|---|---|---|---|---|---|", *rows])
 
 
 # ── Tables of keys ──────────────────────────────────────────────────────────────────────────────
@@ -132,6 +141,7 @@ STORAGE = {
 }
 GENERATED: dict[str, Callable[[str], str]] = {
     "speed": lambda _: speed(),
+    "permissions": lambda _: permissions(),
     "limits": limits,
     "errors": codes,
     "messages": messages,

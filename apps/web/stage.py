@@ -34,6 +34,7 @@ from crabtalk.runtime import ToolDispatch
 from crabtalk_web.gateway import Credentials, Gateway, GatewayConfig, Pairing, RelayHttp, Store
 from crabtalk_web.gateway.files import picture
 from crabtalk_web.relay import Limits, Relay, RelayConfig
+from crabtalk_web.relay.registration import Mode
 from crabtalk_web.sealing import DataSealer, new_key, to_backup_text, to_base64, wrap_key
 from crabtalk_web.stream import derived_id
 from tests.daemon.served import CONFIG, Served, served
@@ -142,14 +143,19 @@ async def acting() -> AsyncIterator[plays.Actor]:
 
 @asynccontextmanager
 async def stage(
-    path: Path, *, page: Path = PAGE, port: int = 0, agents: dict[str, str] = AGENTS
+    path: Path,
+    *,
+    page: Path = PAGE,
+    port: int = 0,
+    agents: dict[str, str] = AGENTS,
+    registration: Mode = "open",
 ) -> AsyncIterator[Stage]:
     """Without a gateway, and with nobody in yet."""
     work = path / "work"
     work.mkdir(parents=True, exist_ok=True)
     (work / "retry.py").write_text(plays.RETRY)
     (work / "header.png").write_bytes(drawing(480, 160))
-    limits = Limits(strangers_requests=100_000, uploads_a_minute=10_000)
+    limits = Limits(strangers_requests=100_000, accounts_an_hour=100_000, uploads_a_minute=10_000)
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(acting())
         daemon = await stack.enter_async_context(
@@ -157,7 +163,14 @@ async def stage(
         )
         daemon.daemon.asks.deadline = DAY / 1000
         relay = Relay(
-            RelayConfig(path / "relay", port=port, durability="os", static=page, limits=limits)
+            RelayConfig(
+                path / "relay",
+                port=port,
+                durability="os",
+                static=page,
+                registration=registration,
+                limits=limits,
+            )
         )
         await relay.__aenter__()
         made = Stage(path, daemon, model, relay, GatewayConfig(cwd=str(work)))

@@ -108,8 +108,6 @@ def seen(turn: Turn) -> tuple[list[Said], int, str]:
 def check_turn(turn: Turn, kept: Sequence[Said]) -> None:
     """`kept` is what the log has of it, from what the user said on."""
     whole, least, begun = seen(turn)
-    if kept or not turn.is_taken_back:
-        assert set(turn.steers) <= {said.text for said in kept}, "an acknowledged steer is lost"
     if turn.answer is not None:
         assert kept[0].text == turn.said
         assert (kept[-1].role, kept[-1].text, kept[-1].agent) == (

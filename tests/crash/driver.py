@@ -248,6 +248,9 @@ class Siege:
         assert len(kept) == len(log.turns())  # nothing twice
         steers = [m.token for m in log.messages if "+" in m.token]
         assert len(set(steers)) == len(steers)
+        # In whatever turn ran by then: the one it was meant for may have been over.
+        acknowledged = {steer for turn in book.turns for steer in turn.steers}
+        assert acknowledged <= {m.text for m in log.messages}, "an acknowledged steer is lost"
         known = {turn.token: turn for turn in book.turns}
         places = [known[token].place for token in kept]
         assert places == sorted(places)

@@ -8,12 +8,14 @@ import signal
 import time
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from crabtalk.client import Client, connect
+from crabtalk.client import Client, ConnectionClosedError, connect
+from crabtalk.protocol import wire
 from crabtalk.storage import Pair
 from tests.crash.acts import MOMENTS
 from tests.crash.checks import (
@@ -26,7 +28,7 @@ from tests.crash.checks import (
     read_log,
 )
 from tests.crash.driver import Report, siege
-from tests.crash.process import Process, prepare, running, talk
+from tests.crash.process import Process, prepare, running, talk, until_recovered
 from tests.model_server import ModelServer, model_server
 
 
@@ -63,6 +65,46 @@ def test_a_few_kills_with_turns_in_line_and_steers_lose_nothing_acknowledged(hom
     report = besiege(home, 8, crowded=True)
     assert report.accepted > 0
     assert report.closed > 0
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.req("accepted.recovery")
+@pytest.mark.req("accepted.turn")
+def test_a_start_closes_what_a_killed_daemon_had_accepted(home: Path) -> None:
+    asyncio.run(kill_with_a_line(home))
+
+
+async def kill_with_a_line(home: Path) -> None:
+    """A first turn, two in line, and a steer, each acknowledged; then a kill."""
+    pair = Pair("crab", "user")
+    async with model_server() as model:
+        prepare(home, model)
+        async with running(home) as process:
+            async with connect(home=home) as client:
+                streams = []
+                for number, script in enumerate(["!wait", "!say two", "!say three"], 1):
+                    stream = client.stream("crab", f"#user/{number}\n{script}")
+                    streams.append(stream)
+                    assert isinstance(await anext(stream), wire.StreamStart)
+                    if number == 1:
+                        await model.until_waiting()
+                await client.steer_session("crab", "#user/1+1\nsteered")
+                await process.kill()
+                for stream in streams:
+                    with suppress(ConnectionClosedError, ConnectionError):
+                        await stream.aclose()
+            assert [m.token for m in read_log(log_path(home, pair), pair).messages] == ["user/1"]
+            for _ in range(2):  # the second start has nothing left to do
+                await process.start()
+                async with connect(home=home) as client:
+                    await until_recovered(client)
+                    log = read_log(log_path(home, pair), pair)
+                    assert [m.token for m in log.messages] == [
+                        *["user/1", "user/1+1", "user/2", "user/3"]
+                    ]
+                    assert len(log.interrupted) == 3
+                    await check_wire(client, pair, log)
+                await process.kill()
 
 
 @pytest.mark.slow

@@ -194,6 +194,31 @@ async def test_an_agent_that_cannot_be_saved_stays_as_it_was(place: Place, disk:
     assert (await place.client.get_agent("owl")).description == "new"
 
 
+@pytest.mark.req("accepted.waiting_turn")
+@pytest.mark.req("accepted.steer")
+async def test_on_a_full_disk_turns_in_line_and_steers_are_refused_and_nobody_reads_them(
+    place: Place, disk: Disk
+) -> None:
+    running = await first_words(place, "#user/1\n!say one \n!wait\n!say two")
+    disk.fill(0)
+    turn = await place.say(PAIR, "#user/2\n!say never")
+    assert "File too large" in turn.error
+    assert not turn.events
+    with pytest.raises(ServerError, match="File too large") as caught:
+        await place.client.send("crab", "#user/3\n!say never")
+    assert caught.value.code == 500
+    with pytest.raises(ServerError, match="File too large") as caught:
+        await place.client.steer_session("crab", "#user/1+1\n!say never")
+    assert caught.value.code == 500
+    disk.clear()
+    await place.client.steer_session("crab", "#user/1+2\n!say steered")
+    place.model.release()
+    assert not (await running).error
+    await place.goes_on(PAIR, "user/4")
+    said = [m.token for m in read_log(place.log(PAIR), PAIR).messages if m.token]
+    assert said == ["user/1", "user/1+2", "user/4"]
+
+
 # ── What stands in the way ─────────────────────────────────────────────────────────────────────
 
 

@@ -293,7 +293,7 @@ async def test_a_circle_does_not_hide_behind_delegation(tmp_path: Path) -> None:
         served(tmp_path, hooks={}, event_limits=limits) as daemon,
         daemon.client() as client,
     ):
-        await client.subscribe_event("agent:twin:done", "crab")
+        await client.subscribe_event("agent:twin:done", "crab", sender="user")
         await client.send("crab", relay(6))
         assert await fired(daemon, client, "crab", "agent:twin:done") == [relay(5), relay(4)]
 

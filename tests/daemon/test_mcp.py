@@ -662,7 +662,10 @@ async def test_a_daemon_without_servers_has_no_host_and_none_of_the_sdk(home: Pa
     ):
         assert list((await client.list_mcps()).mcps) == []
         assert children(daemon.process.pid) == []
-        mapped = Path(f"/proc/{daemon.process.pid}/maps").read_text()
+        try:
+            mapped = Path(f"/proc/{daemon.process.pid}/maps").read_text()
+        except PermissionError:
+            pytest.skip("the daemon hides its memory from other processes; run this as root")
         assert "pydantic_core" not in mapped
 
 

@@ -20,6 +20,7 @@ from crabtalk.hooks.memories import name_of
 from crabtalk.memory import Add, Memory
 from crabtalk.model.messages import Message
 from crabtalk.storage import (
+    Accepted,
     FileStorage,
     MessageRecord,
     Meta,
@@ -614,3 +615,32 @@ async def test_a_database_that_goes_away_is_a_sentence_and_it_is_run_again(
     assert "cannot be used now" in await refused(home, "file:", url)
     private_postgres.start()
     await migrated(home, "file:", url)
+
+
+# ── Accepted messages ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("accepted.recovery")
+async def test_what_a_killed_daemon_had_accepted_is_moved_too(
+    home: Path, postgres_url: str
+) -> None:
+    write(home, PAIR, encode([opening(), said(0)]))
+    storage = FileStorage(home)
+    await storage.accept(Accepted(*PAIR, "r1", "wait for me", AT))
+    await storage.close()
+    assert (await migrated(home, "file:", postgres_url))["conversations"] == (1, 1)
+    async with in_database(home, postgres_url) as database:
+        page = await database.page(PAIR, 0, 10)
+        assert page is not None
+        assert [record.message.text for record in page.messages] == ["message 0", "wait for me"]
+
+
+@pytest.mark.req("accepted.recovery")
+async def test_a_database_with_accepted_messages_is_not_moved_before_they_are_closed(
+    tmp_path: Path, home: Path, postgres_url: str
+) -> None:
+    async with in_database(home, postgres_url) as database:
+        await database.accept(Accepted(*PAIR, "r1", "wait for me", AT))
+    empty = tmp_path / "empty"
+    empty.mkdir(0o700)
+    assert "1 accepted messages" in await refused(empty, postgres_url, "file:")

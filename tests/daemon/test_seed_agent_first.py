@@ -68,7 +68,7 @@ async def test_no_part_of_a_stream_says_which_session_it_is(tmp_path: Path) -> N
     async with served(tmp_path) as daemon, daemon.client() as client:
         starts = [(await told(client.stream("crab", "hello")))[0] for _ in range(2)]
         fields = {field.name for start in starts for field, _ in start.ListFields()}
-        assert fields == {"agent", "run_id"}
+        assert fields == {"agent", "run_id"}  # and its mode, where one is set
         assert starts[0] != starts[1]
 
 

@@ -115,7 +115,8 @@ def test_the_wire_has_no_other_name_for_a_conversation() -> None:
     assert names == {
         *("agent", "sender"),
         *("content", "cwd", "guest", "tool_choice", "detach", "offset", "limit"),
-        *("ask_id", "fresh", "title"),
+        *("ask_id", "fresh", "title", "as_owner"),
+        *("mode", "unattended", "origin"),  # whose rights a run has, not which conversation it is
     }
 
 

@@ -239,11 +239,11 @@ async def test_a_sender_from_elsewhere_is_served_only_where_the_agents_file_name
 ) -> None:
     agents = with_bash('allow_senders = ["tg:1", "event:*"]')
     async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
-        for sender in ("tg:12", "wechat:1", "delegate:1"):
+        for sender in ("tg:12", "wechat:1", "delegate:1", "anna", "cron"):
             output = await failure(client, {"command": f"touch {tmp_path}/x"}, sender=sender)
             assert output.startswith(f"permission denied: bash is not for the sender {sender!r}; ")
         assert not (tmp_path / "x").exists()
-        for sender in ("tg:1", "event:backup", "anna"):
+        for sender in ("tg:1", "event:backup", "user~anna"):
             assert json.loads(await bash(client, "echo ran", sender=sender))["stdout"] == "ran\n"
 
 

@@ -193,14 +193,16 @@ async def test_arguments_that_do_not_fit_are_said_so(tmp_path: Path, note: Path)
 async def test_what_another_conversation_read_does_not_count(tmp_path: Path, note: Path) -> None:
     agents = {name: f'prompt = "You are {name}."\n' for name in ("crab", "twin")}
     async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
-        await called(client, "crab", [read(note)], sender="anna")
+        await called(client, "crab", [read(note)], sender="user~anna")
         await called(client, "twin", [read(note)])
         refused = await one_by_one(client, edit(note, "beta", "x"))
         assert "was not read in this conversation; read it first" in one_error(refused)
         past_the_end = await one_by_one(client, read(note, offset=9), edit(note, "beta", "x"))
         assert "was not read in this conversation" in one_error(past_the_end)
         assert note.read_text() == "alpha\nbeta\ngamma\n"
-        assert await one_by_one(client, edit(note, "beta", "x"), sender="anna") == [(False, "ok")]
+        assert await one_by_one(client, edit(note, "beta", "x"), sender="user~anna") == [
+            (False, "ok")
+        ]
 
 
 @pytest.mark.req("files.edit.stale")
@@ -232,7 +234,7 @@ async def test_a_delegated_run_edits_what_it_has_read_itself(tmp_path: Path, not
     blind = {"message": calling([edit(note, "alpha", "blind")])}
     able = {
         "message": calling([read("note.txt")], [edit("note.txt", "beta", "able")]),
-        "cwd": str(tmp_path),
+        "cwd": ".",
     }
     async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
         steps: list[ToolCalls] = [
@@ -240,7 +242,7 @@ async def test_a_delegated_run_edits_what_it_has_read_itself(tmp_path: Path, not
             [("delegate", {"tasks": [blind]})],
             [("delegate", {"tasks": [able]})],
         ]
-        results = await called(client, "crab", *steps)
+        results = await called(client, "crab", *steps, cwd=str(tmp_path))
         assert [result.is_error for result in results] == [False] * 3
     assert note.read_text() == "alpha\nable\ngamma\n"
 
@@ -288,7 +290,7 @@ async def test_a_worker_stays_within_its_callers_roots(tmp_path: Path, note: Pat
     tasks: list[dict[str, Any]] = [
         {"message": calling([read(note)])},
         {"message": calling([read(note)]), "system_prompt": "You may go anywhere."},
-        {"message": calling([read("note.txt")]), "cwd": str(tmp_path)},
+        {"message": calling([read("../note.txt")]), "cwd": str(root)},
     ]
     async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         await called(client, "crab", [("delegate", {"tasks": tasks})], cwd=str(root))

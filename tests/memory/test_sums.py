@@ -234,9 +234,10 @@ def test_a_flipped_byte_of_the_journal_never_changes_an_entry(
     lines[data.draw(st.integers(0, len(lines) - 1))] ^= data.draw(st.integers(1, 255))
     found = read_journal(bytes(lines)).records
     assert all(record in whole for record in found)
-    known = [entry for state in states for entry in state]
+    # Where a removal is lost, what was added under the same name later takes that entry's id.
+    known = [replace(entry, id=0) for state in states for entry in state]
     recovered = recover(path.read_bytes(), bytes(lines)).entries.values()
-    assert all(entry in known for entry in recovered)
+    assert all(replace(entry, id=0) in known for entry in recovered)
 
 
 def test_a_file_with_no_room_for_more_faults_is_described_in_one_sentence(path: Path) -> None:

@@ -45,6 +45,19 @@ def test_sender_quiet_hours_once_zone_and_jitter_may_be_left_out() -> None:
     assert only(SHORT) == Entry(1, schedule, "crab", "/feeds", "cron", once=False, jitter=0)
 
 
+@pytest.mark.req("trust.cron.origin")
+def test_the_owner_set_up_what_does_not_speak_in_somebody_elses_conversation() -> None:
+    assert only(SHORT).created_by == "user"
+    for sender in ("cron:nightly", "user", "user~work"):
+        assert only(f'{SHORT}sender = "{sender}"\n').created_by == "user"
+    assert only(f'{SHORT}sender = "tg:7"\ncreated_by = "user"\n').created_by == "user"
+    found = read_entries(f'{SHORT}sender = "tg:7"\n')
+    assert found.entries[0].created_by == "tg:7"
+    (remark,) = found.remarks
+    assert remark.line == 6
+    assert 'add created_by = "user"' in remark.text
+
+
 @pytest.mark.req("cron.entry.message")
 def test_a_message_is_said_as_it_is() -> None:
     text = SHORT.replace('skill = "feeds"', 'message = """\nWake up,\n  crab."""')
@@ -82,6 +95,8 @@ def test_an_empty_file_has_no_entries_and_no_mistakes() -> None:
         ('skill = "feeds"', 'skill = "a"\nmessage = "b"', 6, "one of them, and not both"),
         ('skill = "feeds"', 'message = " "', 6, "message is empty; say something"),
         ("id = 1", 'id = 1\nsender = ""', 4, "sender is empty; name one, or leave the line out"),
+        ("id = 1", 'id = 1\ncreated_by = ""', 4, "created_by is empty; name one"),
+        ("id = 1", 'id = 1\nmode = "yolo"', 4, "mode 'yolo' is none of plan, ask"),
         ("id = 1", 'id = 1\ntz = "Mars"', 4, "'Mars' is no time zone; write one like"),
         ("id = 1", 'id = 1\nquiet_start = "25:00"', 4, "'25:00' is no time; write one like 23:00"),
         ("id = 1", "id = 1\nquiet_end = 07:00:00", 4, "quiet_end must be text"),

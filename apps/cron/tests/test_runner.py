@@ -26,10 +26,39 @@ async def test_an_entry_is_fired_as_its_skill_to_its_agent_from_its_sender(home:
         await peer.until(lambda: len(peer.ended) == 2)
     assert peer.kinds == {"stream"}
     first, second = sorted(peer.asked, key=lambda request: request.agent)
-    assert first == wire.StreamMsg(agent="crab", content="/s1", sender="cron", detach=True)
-    assert second == wire.StreamMsg(
-        agent="twin", content="Good morning", sender="alarm", detach=True
+    assert first == wire.StreamMsg(
+        agent="crab", content="/s1", sender="cron", origin="user", detach=True, unattended=True
     )
+    assert second == wire.StreamMsg(
+        agent="twin",
+        content="Good morning",
+        sender="alarm",
+        origin="alarm",
+        detach=True,
+        unattended=True,
+    )
+
+
+@pytest.mark.req("trust.cron.origin")
+async def test_a_turn_has_the_rights_and_the_mode_that_its_entry_names(home: Path) -> None:
+    text = (
+        cron(1, created_by="tg:7", mode="plan")
+        + cron(2, sender="tg:8")
+        + cron(3, sender="tg:8", created_by="user")
+        + cron(4, sender="user~work")
+    )
+    peer = Peer()
+    async with serving(peer, home), running(home, text) as clock:
+        await clock.move(NOON + 60)
+        await peer.until(lambda: len(peer.ended) == 4)
+    sent = sorted(peer.asked, key=lambda request: request.content)
+    assert [(one.sender, one.origin, one.mode) for one in sent] == [
+        ("cron", "tg:7", "plan"),
+        ("tg:8", "tg:8", ""),
+        ("tg:8", "user", ""),
+        ("user~work", "user", ""),
+    ]
+    assert all(one.unattended for one in sent)
 
 
 @pytest.mark.req("cron.fire.drained")

@@ -79,6 +79,7 @@ class BotApi:
         self.answered: list[str] = []
         self.typing: list[str] = []
         self.offered: list[str] = []
+        self.offered_in: dict[str, list[str]] = {}  # by chat
         self.blocked: set[str] = set()
         self.webhook: dict[str, Any] = {}
         self.listener = ""  # where a proxy would bring what comes to the webhook's address
@@ -254,7 +255,11 @@ class BotApi:
                 self.webhook = given
                 return True
             case "setMyCommands":
-                self.offered = [one["command"] for one in json.loads(given["commands"])]
+                offered = [one["command"] for one in json.loads(given["commands"])]
+                if "scope" in given:
+                    self.offered_in[str(json.loads(given["scope"])["chat_id"])] = offered
+                else:
+                    self.offered = offered
                 return True
             case "answerCallbackQuery":
                 self.answered.append(given["callback_query_id"])
@@ -317,6 +322,8 @@ class BotApi:
                 text, entities = read(text)
             except ParseError as error:
                 raise RefusalError(400, f"Bad Request: can't parse entities: {error}") from None
+        if "entities" in given:
+            entities = [read_entity(one, text) for one in json.loads(given["entities"])]
         text = text.strip()
         if key == "text" and not text:
             raise RefusalError(400, "Bad Request: message text is empty")
@@ -400,6 +407,15 @@ class BotApi:
             if reply.status == 200 and data is None:
                 self.waiting.pop(number, None)
             return reply.status
+
+
+def read_entity(given: Mapping[str, Any], text: str) -> Entity:
+    """What a bot marked by place and length, which count UTF-16 units."""
+    start, end = 2 * given["offset"], 2 * (given["offset"] + given["length"])
+    units = text.encode("utf-16-le")
+    if not 0 <= start < end <= len(units):
+        raise RefusalError(400, "Bad Request: entity is outside of the text")
+    return Entity(given["type"], units[start:end].decode("utf-16-le"))
 
 
 def buttons_in(given: dict[str, Any]) -> list[list[dict[str, str]]]:

@@ -34,6 +34,7 @@ class World:
             token=api.token,
             allowed_users=("7", "8", "9"),
             base_url=api.url,
+            agents=("crab", "twin"),
             extra={**EXTRA, "webhook_listen": "127.0.0.1:0"},
         )
 

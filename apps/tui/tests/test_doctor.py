@@ -19,6 +19,7 @@ import crabtalk as package
 from apps.tui.tests.command import at_terminal, crabtalk, without_colour
 from apps.tui.tests.peer import serving
 from crabtalk.client import connect
+from crabtalk.memory import Add, Memory
 from crabtalk.protocol import PROTOCOL_VERSION, Server, wire
 from crabtalk_tui.checks import MIB, Finding, examined
 from tests.daemon.served import CONFIG, PATIENCE, prepare
@@ -264,6 +265,36 @@ def test_stale_ports_damaged_lines_large_logs_and_the_index_are_looked_at(home: 
     (home / "index" / "sessions").rmdir()
     (home / "index" / "sessions").write_text("")
     assert found_in(home, "index")[0].level == "fail"
+
+
+@pytest.mark.req("checksums.doctor")
+async def test_each_damaged_record_is_named_with_and_without_a_daemon(home: Path) -> None:
+    async with running(home) as daemon, connect(home=home) as client:
+        await client.send("crab", "the tide")
+        (log,) = (home / "sessions").glob("*.jsonl")
+        log.write_bytes(log.read_bytes().replace(b'"the tide"', b'"the tidy"', 1))
+        memory = home / "memory" / "crab.crmem"
+        with Memory.open(memory) as entries:
+            entries.apply(Add("beach", "north"))
+        memory.write_bytes(memory.read_bytes().replace(b"north", b"forth"))
+        for is_running in (True, False):
+            if not is_running:
+                await daemon.stop()
+            code, found = await doctor(home)
+            assert code == 1
+            note, record = of(found, "records")
+            assert note[0] == "fail"
+            assert note[1].startswith(f"{memory}: entry 'beach' is not what was written; ")
+            assert note[1].endswith(f"remove {memory}.sums to accept the memory as it is")
+            level, text, mend = record
+            assert level == "warn"
+            assert text.startswith(f"{log}: line 2 (message 0 of ")
+            assert "its checksum does not match" in text
+            assert mend == f"sed -n 2p {log}"
+    Path(f"{memory}.sums").unlink()
+    log.unlink()
+    code, found = await doctor(home)
+    assert of(found, "records") == [("ok", "no damage in 1 file", "")]
 
 
 @pytest.mark.req("cli.doctor.daemon")

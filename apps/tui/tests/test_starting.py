@@ -49,9 +49,12 @@ async def test_it_is_out_of_reach_of_the_terminal_it_was_started_at(home: Path) 
         pid = holder(home)
         assert os.getsid(pid) == os.getpgid(pid) == pid
         null, log = Path("/dev/null"), home / "logs" / "crabtalkd.log"
-        open_files = [Path(f"/proc/{pid}/fd/{number}").readlink() for number in range(3)]
-        assert open_files == [null, null, log]
         assert (await run("stats", "--home", home)).answer
+        try:
+            open_files = [Path(f"/proc/{pid}/fd/{number}").readlink() for number in range(3)]
+        except PermissionError:
+            pytest.skip("the daemon hides its open files from other processes; run this as root")
+        assert open_files == [null, null, log]
 
 
 @pytest.mark.req("cli.start.once")

@@ -22,7 +22,6 @@ EXAMPLES = """\b
 Examples:
   crabtalkd run
   crabtalkd setup
-  crabtalkd models --json
 """
 
 RUNNING = """\b

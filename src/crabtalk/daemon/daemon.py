@@ -115,7 +115,7 @@ class Daemon:
         self._memories = Memories(
             fleet.memories if fleet is not None else home / "memory", flush=is_flushed(document)
         )
-        self.memory = MemoryHook(self._memories, self.clock)
+        self.memory = MemoryHook(self._memories, self.clock, lambda: self.policy.owners)
         self.index = SessionIndex(
             storage,
             home / "index" / "sessions",

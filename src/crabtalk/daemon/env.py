@@ -6,7 +6,7 @@
 from pathlib import Path
 
 from crabtalk.hooks import MemoryHook
-from crabtalk.policy import Policy
+from crabtalk.policy import Mode, Policy
 from crabtalk.runtime import Done, Env, Event, Hook, Run
 from crabtalk.storage import Agent, Archive, Pair
 
@@ -40,7 +40,8 @@ class DaemonEnv(Env):
             self._bus.heard(run, event)
 
     def mode(self, run: Run, agent: Agent) -> str:
-        return self._policy.mode(run, agent).word
+        mode = self._policy.mode(run, agent)
+        return "" if mode is Mode.AUTO else mode.word
 
     def working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
         return self._policy.working_directory(agent, origin, cwd)

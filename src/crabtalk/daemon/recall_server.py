@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-from crabtalk.memory import MAX_ALIASES, Entry, Hit, Kind, Memory
+from crabtalk.hooks import MemoryAccess
+from crabtalk.memory import EVERYTHING, MAX_ALIASES, Entry, Hit, Kind, Memory
 from crabtalk.protocol import BadRequestError, NotFoundError, Server, wire
 from crabtalk.runtime import DEFAULT_SENDER, Scope, SessionHit
 
@@ -45,42 +46,70 @@ class RecallServer(Server):
 
     # ── Memory ──────────────────────────────────────────────────────────────────────────────
 
+    # Without a sender a client sees all of an agent's memory, names as they are stored. With one it
+    # sees what that sender may see, and names as that sender gave them.
+
     async def search_memory(self, request: wire.SearchMemoryMsg) -> wire.MemoryHitList:
-        limit = request.limit if request.HasField("limit") else HITS
-        async with self._memory(request) as memory:
-            hits = await asyncio.to_thread(
-                memory.search, request.query, min(max(1, limit), MOST_HITS)
-            )
+        limit = min(max(1, request.limit if request.HasField("limit") else HITS), MOST_HITS)
+        async with self._memory(request) as (memory, access):
+            view = access.view if access is not None else EVERYTHING
+            hits = await asyncio.to_thread(memory.search, request.query, limit, view)
+        if access is not None:
+            hits = [Hit(access.show(hit.entry), hit.score) for hit in hits]
         return wire.MemoryHitList(hits=map(memory_hit, hits))
 
     async def list_memory(self, request: wire.ListMemoryMsg) -> wire.MemoryPage:
-        async with self._memory(request) as memory:
+        async with self._memory(request) as (memory, access):
             if request.HasField("name"):
                 # A thread may be going through all there is, and the loop must not wait for that.
-                entry = await asyncio.to_thread(memory.get, request.name)
+                entry = await asyncio.to_thread(find_entry, memory, access, request.name)
                 if entry is None:
                     raise NotFoundError(
                         f"{request.agent[:80]} remembers nothing called {request.name[:80]!r}"
                     )
                 return wire.MemoryPage(entries=[memory_entry(entry)], total=1)
-            return await asyncio.to_thread(lambda: page(memory.entries(), request.after))
+            return await asyncio.to_thread(
+                lambda: page(list_entries(memory, access), request.after)
+            )
 
     async def replace_memory(self, request: wire.ReplaceMemoryMsg) -> None:
         # As many as a frame holds.
         entries = await asyncio.to_thread(lambda: [entry_of(given) for given in request.entries])
-        async with self._memory(request) as memory:
-            await asyncio.to_thread(memory.replace, entries)
+        async with self._memory(request) as (memory, access):
+            await asyncio.to_thread(replace_entries, memory, access, entries)
 
     @asynccontextmanager
-    async def _memory(self, request: MemoryRequest) -> AsyncIterator[Memory]:
+    async def _memory(
+        self, request: MemoryRequest
+    ) -> AsyncIterator[tuple[Memory, MemoryAccess | None]]:
         runtime = await self._daemon.ready()
         if request.agent not in runtime.agents:
             raise no_agent(request.agent)
+        hook, agent, sender = self._daemon.memory, request.agent, request.sender
+        access = hook.access_for(agent, sender) if sender else None
         with answered():
-            async with self._daemon.memory.of(
-                request.agent, request.sender or DEFAULT_SENDER
-            ) as memory:
-                yield memory
+            async with hook.of(agent, sender or DEFAULT_SENDER) as memory:
+                yield memory, access
+
+
+def find_entry(memory: Memory, access: MemoryAccess | None, name: str) -> Entry | None:
+    if access is None:
+        return memory.get(name)
+    entry = access.find(memory, name)
+    return access.show(entry) if entry is not None else None
+
+
+def list_entries(memory: Memory, access: MemoryAccess | None) -> list[Entry]:
+    if access is None:
+        return memory.entries()
+    return list(map(access.show, memory.entries(access.view)))
+
+
+def replace_entries(memory: Memory, access: MemoryAccess | None, entries: Iterable[Entry]) -> None:
+    if access is None:
+        memory.replace(entries)
+    else:
+        memory.replace(map(access.store, entries), access.view)
 
 
 def moment(field: str, text: str) -> datetime | None:

@@ -8,6 +8,7 @@ from .files import FilesHook
 from .mcp import McpHook
 from .memories import Memories
 from .memory import MemoryHook
+from .memory_access import MemoryAccess
 from .paths import read_roots
 from .sessions import SessionsHook
 from .skill import SkillHook
@@ -23,6 +24,7 @@ __all__ = [
     "FilesHook",
     "McpHook",
     "Memories",
+    "MemoryAccess",
     "MemoryHook",
     "SessionsHook",
     "SkillHook",

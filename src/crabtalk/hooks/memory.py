@@ -1,24 +1,26 @@
 """remember, forget, recall: what an agent knows beyond the conversation it is in.
 
-Notes are the agent's own, for all it talks to unless its file has one memory for each sender.
-Archives come from compaction: they are one sender's history, and found by that sender only unless
-[hooks.sessions] lets the agent look further.
+Notes belong to whoever spoke when they were written: see memory_access. Archives come from
+compaction: they are one sender's history, and found by that sender only unless [hooks.sessions]
+lets the agent look further for its owner.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
-from crabtalk.memory import Add, Entry, Hit, Kind, KindError, Memory, Remove, StoreError, Update
+from crabtalk.memory import Entry, Kind, KindError, Memory, StoreError, author_of, without_author
+from crabtalk.policy import Owners
 from crabtalk.runtime import Clock, ToolDispatch, ToolError, title_of
-from crabtalk.storage import Agent, AgentError, Archive, Pair, StorageError, log_name
+from crabtalk.storage import Agent, AgentError, Archive, Pair, StorageError
 
 from .memories import Memories
+from .memory_access import MemoryAccess, Scope, forget_note, grant_access, write_note
 from .schema import UNTOLD
 from .sessions import Reach, reach_of
 from .tool import Tool, ToolHook
@@ -37,8 +39,9 @@ class Settings(msgspec.Struct, frozen=True):
     """An agent's [hooks.memory]."""
 
     recall_limit: Annotated[int, Meta(ge=1, le=MOST)] = LIMIT
-    # "sender": a memory for each, of which no other knows.
-    scope: Literal["agent", "sender"] = "agent"
+    # "author": each person's notes are their own; "agent": all are everybody's; "sender": a
+    # memory, and a file, for each sender.
+    scope: Scope = "author"
 
     @classmethod
     def of(cls, agent: Agent) -> "Settings":
@@ -61,9 +64,12 @@ class Remember(Tool):
     async def run(self, call: ToolDispatch, hook: "MemoryHook") -> str:
         """Cancelled, it may or may not have been kept."""
         aliases = tuple(self.aliases) if self.aliases is not None else None
+        access = hook.access_for(call.run.keeper, call.run.origin)
         async with hook.memory(call) as memory:
             with refused():
-                await asyncio.to_thread(keep, memory, self.note, self.content, aliases)
+                await asyncio.to_thread(
+                    write_note, memory, access, self.note, self.content, aliases
+                )
         return f"remembered: {self.note}"
 
 
@@ -77,12 +83,11 @@ class Forget(Tool):
 
     async def run(self, call: ToolDispatch, hook: "MemoryHook") -> str:
         """Cancelled, it may or may not be gone."""
+        access = hook.access_for(call.run.keeper, call.run.origin)
         async with hook.memory(call) as memory:
-            if memory.get(self.note) is None:
-                return f"no entry named: {self.note}"
             with refused():
-                await asyncio.to_thread(memory.apply, Remove(self.note, kind=Kind.NOTE))
-        return f"forgot: {self.note}"
+                is_gone = await asyncio.to_thread(forget_note, memory, access, self.note)
+        return f"forgot: {self.note}" if is_gone else f"no entry named: {self.note}"
 
 
 class Recall(Tool):
@@ -93,20 +98,34 @@ class Recall(Tool):
 
     query: str
     limit: Annotated[int | None, UNTOLD] = None
+    sender: Annotated[str | None, UNTOLD] = None  # whose notes; others' are for the owner only
 
     async def run(self, call: ToolDispatch, hook: "MemoryHook") -> str:
-        limit = min(max(1, self.limit or hook.settings(call.run.keeper).recall_limit), MOST)
-        async with hook.memory(call) as memory:
-            hits = await asyncio.to_thread(hook.visible, call, memory, self.query, limit)
-        now = unix(hook.clock.now())
-        return "\n---\n".join(shown(hit.entry, now) for hit in hits) or "no memories found"
+        keeper, origin = call.run.keeper, call.run.origin
+        limit = min(max(1, self.limit or hook.settings(keeper).recall_limit), MOST)
+        person = self.sender or origin
+        if person != origin and not hook.owners().is_owner(origin):
+            raise ToolError("permission denied: only the owner may recall the notes of others")
+        access = hook.access_for(keeper, person)
+        async with hook.memory(call, person) as memory:
+            hits = await asyncio.to_thread(memory.search, self.query, limit, access.view)
+        now, own = unix(hook.clock.now()), hook.access_for(keeper, origin)
+        return "\n---\n".join(shown(hit.entry, now, own) for hit in hits) or "no memories found"
 
 
 class MemoryHook(ToolHook):
     tools: ClassVar[tuple[type[Tool], ...]] = (Forget, Recall, Remember)
 
-    def __init__(self, memories: Memories, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        memories: Memories,
+        clock: Clock | None = None,
+        owners: Callable[[], Owners] | None = None,
+    ) -> None:
+        """`owners` says who the owner is now."""
         self._memories = memories
+        known = Owners() if owners is None else None
+        self.owners: Callable[[], Owners] = owners or (lambda: known or Owners())
         self.clock = clock or Clock()
         self._settings: dict[str, Settings] = {}
         self._reaches: dict[str, Reach] = {}
@@ -129,11 +148,22 @@ class MemoryHook(ToolHook):
     def settings(self, agent: str) -> Settings:
         return self._settings.get(agent, Settings())
 
+    def access_for(self, agent: str, sender: str) -> MemoryAccess:
+        """What a sender may see and change of an agent's memory. Only for the owner may an agent
+        look further than the sender's own archives."""
+        owners = self.owners()
+        reach = self._reaches.get(agent, Reach.SENDER)
+        sees_all = reach is not Reach.SENDER and owners.is_owner(sender)
+        return grant_access(
+            self.settings(agent).scope, owners, Pair(agent, sender), sees_all_archives=sees_all
+        )
+
     @asynccontextmanager
-    async def memory(self, call: ToolDispatch) -> AsyncIterator[Memory]:
-        """The one a call is about. Fails with ToolError."""
+    async def memory(self, call: ToolDispatch, person: str = "") -> AsyncIterator[Memory]:
+        """The one a call is about: that of the run's origin, or of another person. Fails with
+        ToolError."""
         with refused():
-            async with self.of(call.run.keeper, call.run.origin) as memory:
+            async with self.of(call.run.keeper, person or call.run.origin) as memory:
                 yield memory
 
     @asynccontextmanager
@@ -161,37 +191,14 @@ class MemoryHook(ToolHook):
                 f"what {old} remembers stays under that name: {error.strerror}"
             ) from error
 
-    def visible(self, call: ToolDispatch, memory: Memory, query: str, limit: int) -> list[Hit]:
-        """The best of what the run may see."""
-        keeper, origin = call.run.keeper, call.run.origin
-        if self._reaches.get(keeper, Reach.SENDER) is not Reach.SENDER:
-            return memory.search(query, limit)
-        own = log_name(Pair(keeper, origin))
-        wanted = limit
-        while True:
-            hits = memory.search(query, wanted)
-            seen = [hit for hit in hits if is_for(hit.entry, own)]
-            if len(seen) >= limit or len(hits) < wanted:
-                return seen[:limit]
-            wanted *= 4
 
-
-def is_for(entry: Entry, conversation: str) -> bool:
-    """Archives are named after their conversation, and numbered."""
-    return entry.kind is not Kind.ARCHIVE or entry.name.rpartition("-")[0] == conversation
-
-
-def keep(memory: Memory, name: str, content: str, aliases: tuple[str, ...] | None) -> None:
-    """A new note, or the old one with new content. Raises StoreError."""
-    if memory.get(name) is None:
-        memory.apply(Add(name, content, aliases or ()))
-    else:
-        memory.apply(Update(name, content, aliases, kind=Kind.NOTE))
-
-
-def shown(entry: Entry, now: float) -> str:
-    """An entry as an agent reads it; of an archive also what it is about, and how old it is."""
-    head = f"## {' '.join(entry.name.split())[:NAME]}"
+def shown(entry: Entry, now: float, own: MemoryAccess) -> str:
+    """An entry as an agent reads it; of an archive also what it is about, and how old it is, and of
+    a note that is not the reader's own who wrote it."""
+    author = "" if entry.kind is Kind.ARCHIVE else author_of(entry)
+    head = f"## {' '.join(without_author(entry).name.split())[:NAME]}"
+    if author and author not in own.namespaces:
+        head += f"\nwritten by the sender {author!r}"
     if entry.kind is Kind.ARCHIVE:
         head += f"\narchive: {title_of(entry.content)} · {age(now - entry.created_at)}"
     return f"{head}\n{entry.content}"

@@ -1,6 +1,17 @@
 """The entry store: notes and archives of an agent, and the search over them. Stands alone."""
 
 from . import crmem
+from .authors import (
+    AGENT,
+    EVERYTHING,
+    View,
+    author_label,
+    author_of,
+    qualify_name,
+    qualify_names,
+    with_author,
+    without_author,
+)
 from .entry import MAX_ALIASES, MAX_CONTENT, MAX_ENTRIES, MAX_NAME, Entry, Kind
 from .errors import (
     BadFormatError,
@@ -23,6 +34,8 @@ from .table import Table
 from .tokens import tokens, words
 
 __all__ = [
+    "AGENT",
+    "EVERYTHING",
     "MAX_ALIASES",
     "MAX_CONTENT",
     "MAX_ENTRIES",
@@ -56,9 +69,16 @@ __all__ = [
     "TreeError",
     "UnknownEntryError",
     "Update",
+    "View",
+    "author_label",
+    "author_of",
     "crmem",
     "describe_damage",
+    "qualify_name",
+    "qualify_names",
     "tokens",
     "verify_memory",
+    "with_author",
+    "without_author",
     "words",
 ]

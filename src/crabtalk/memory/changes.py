@@ -4,8 +4,17 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from .authors import author_of
 from .crmem import MAX_ID
-from .entry import MAX_ENTRIES, Entry, Kind, check, shown
+from .entry import (
+    MAX_AUTHOR_NOTES,
+    MAX_AUTHORED_NOTES,
+    MAX_ENTRIES,
+    Entry,
+    Kind,
+    check,
+    shown,
+)
 from .errors import KindError, LimitError, NameTakenError, UnknownEntryError
 from .journal import Change, Drop, Put
 from .ops import Add, Alias, Op, Remove, Rename
@@ -47,7 +56,20 @@ def added(entry: Entry, table: Table) -> Put:
         raise LimitError(f"this memory has {MAX_ENTRIES} entries; remove some first")
     if table.next_id >= MAX_ID:
         raise LimitError("this memory has used up its ids; dump it and load it to begin anew")
+    if entry.kind is not Kind.ARCHIVE and (author := author_of(entry)):
+        check_room(author, table)
     return Put(checked(replace(entry, id=table.next_id), table))
+
+
+def check_room(author: str, table: Table) -> None:
+    """Others than the owner never fill the memory, and none of them the part that they share."""
+    if table.count_notes(author) >= MAX_AUTHOR_NOTES:
+        raise LimitError(f"you have {MAX_AUTHOR_NOTES} notes here; forget some first")
+    if table.authored >= MAX_AUTHORED_NOTES:
+        raise LimitError(
+            f"this memory has {MAX_AUTHORED_NOTES} notes that are not its owner's; ask the owner "
+            "to remove some"
+        )
 
 
 def renumbered(entries: Iterable[Entry]) -> list[Entry]:

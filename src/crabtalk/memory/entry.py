@@ -11,6 +11,11 @@ MAX_NAME = 1024
 MAX_CONTENT = 1024 * 1024
 MAX_ALIASES = 64
 MAX_ENTRIES = 100_000
+# Notes of one author other than the agent, and of all of them: the rest is kept free for the owner.
+MAX_AUTHOR_NOTES = 1_000
+MAX_AUTHORED_NOTES = 50_000
+# Begins the stored name of a note that has an author, and ends the author: see `authors`.
+MARK = "\x1e"
 
 
 class Kind(IntEnum):
@@ -44,7 +49,7 @@ def check(name: str, content: str, aliases: Iterable[str]) -> None:
     if len(names) > MAX_ALIASES + 1:
         raise LimitError(f"{shown(name)} has more than {MAX_ALIASES} aliases; keep the best")
     for each in names:
-        if not each.strip():
+        if not plain_name(each).strip():
             raise LimitError("a name or an alias is empty; give one that says what it is about")
         if size(each) > MAX_NAME:
             raise LimitError(f"the name {shown(each)} is longer than {MAX_NAME} bytes; shorten it")
@@ -62,4 +67,13 @@ def size(text: str) -> int:
 
 def shown(name: str) -> str:
     """A name in a sentence: quoted, and no longer than sentences are."""
+    name = plain_name(name)
     return ascii(name[:60] + "…") if len(name) > 60 else repr(name)
+
+
+def plain_name(name: str) -> str:
+    """A name or an alias as its author gave it, without the author."""
+    if not name.startswith(MARK):
+        return name
+    _, mark, rest = name[1:].partition(MARK)
+    return rest if mark else name

@@ -72,13 +72,14 @@ class Files:
     def accept(self, news: News) -> bool:
         return False
 
-    def replace(self, table: Table) -> None:
+    def replace(self, table: Table, *, is_partial: bool = False) -> News | None:
         suspects, self._suspects = self._suspects, {}
         try:
             self.fold(table)
         except BaseException:
             self._suspects = suspects
             raise
+        return None
 
     def settle(self, table: Table, *, last: bool = False) -> bool:
         """Nothing is lost when it cannot be folded: the journal only grows."""

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from . import crmem, files
+from .authors import EVERYTHING, View, label_of
 from .changes import archived, change_of, renumbered
 from .entry import Entry, Kind
 from .errors import StoreError, StoreUnavailableError
@@ -116,16 +117,20 @@ class Memory:
         with self._state:
             return self._table.get(name)
 
-    def search(self, query: str, limit: int = 5) -> list[Hit]:
+    def search(self, query: str, limit: int = 5, view: View = EVERYTHING) -> list[Hit]:
         """Best first. Every entry that has any of the words counts; cutting off is the caller's."""
         asked = tokens(query)
         with self._state:
-            return [Hit(entry, score) for entry, score in self._table.search(asked, limit)]
+            return [Hit(entry, score) for entry, score in self._table.search(asked, limit, view)]
 
-    def entries(self) -> list[Entry]:
-        """All, by id."""
+    def entries(self, view: View = EVERYTHING) -> list[Entry]:
+        """All that the view includes, by id."""
         with self._state:
-            return list(self._table)
+            entries = list(self._table)
+        if view == EVERYTHING:
+            return entries
+        accepts = view.label_filter()
+        return [entry for entry in entries if accepts(label_of(entry))]
 
     def statistics(self) -> Statistics:
         with self._state:
@@ -221,15 +226,24 @@ class Memory:
 
         self.replace(tree.load(Path(directory), int(self._now())))
 
-    def replace(self, entries: Iterable[Entry]) -> None:
-        """These instead of all there is, numbered anew. When it raises, nothing has changed."""
-        fresh = renumbered(entries)
+    def replace(self, entries: Iterable[Entry], view: View = EVERYTHING) -> None:
+        """These instead of all that the view includes, numbered anew. When it raises, nothing has
+        changed."""
+        given = list(entries)
         with self._writing:
             journal = self._writable()
-            table = Table(fresh, len(fresh) + 1)
-            journal.replace(table)
-            self._exchange_all(table)
-            self._damage = []
+            for _ in range(ATTEMPTS):
+                kept = [] if view == EVERYTHING else self._left_out(view)
+                fresh = renumbered([*kept, *given])
+                table = Table(fresh, len(fresh) + 1)
+                # What others wrote meanwhile counts only where something of theirs is kept.
+                news = journal.replace(table, is_partial=view != EVERYTHING)
+                if news is None:
+                    self._exchange_all(table)
+                    self._damage = []
+                    return
+                self._take(news, journal)
+            raise self._too_busy()
 
     def __enter__(self) -> Self:
         return self
@@ -258,9 +272,16 @@ class Memory:
                     journal.settle(self._table)
                     return entry
                 self._take(news, journal)
-            raise StoreUnavailableError(
-                f"others kept writing {self.path.name} first; nothing has changed, so try again"
-            )
+            raise self._too_busy()
+
+    def _too_busy(self) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"others kept writing {self.path.name} first; nothing has changed, so try again"
+        )
+
+    def _left_out(self, view: View) -> list[Entry]:
+        accepts = view.label_filter()
+        return [entry for entry in self._table if not accepts(label_of(entry))]
 
     def _writable(self) -> Journal:
         if self._journal is None:

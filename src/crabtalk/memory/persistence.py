@@ -52,8 +52,9 @@ class Journal(Protocol):
         """Whether they are news still. From here on they are known."""
         ...
 
-    def replace(self, table: Table) -> None:
-        """Keeps this instead of all there is."""
+    def replace(self, table: Table, *, is_partial: bool = False) -> News | None:
+        """Keeps this instead of all there is. With `is_partial` a part of the table is what was
+        there: if there are news, nothing is written and they are returned."""
         ...
 
     def settle(self, table: Table, *, last: bool = False) -> bool:

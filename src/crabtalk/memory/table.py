@@ -3,10 +3,12 @@
 It believes what it is given: whether a change may be made is decided before it comes here.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from .authors import View, author_of, label_of
 from .bm25 import Index
-from .entry import Entry, Kind
+from .entry import MARK, Entry, Kind, plain_name
 from .tokens import tokens
 
 
@@ -16,11 +18,14 @@ class Table:
         # A file of another program may use a name twice: the lower id has it, until it is gone.
         self._names: dict[str, tuple[int, ...]] = {}
         self._aliases: dict[str, tuple[int, ...]] = {}
+        # How many notes each author has, those of the agent's own aside.
+        self._authors: Counter[str] = Counter()
+        self.authored = 0
         self.index = Index()
         self.next_id = next_id
         for entry in sorted(entries, key=lambda entry: entry.id):
             self._insert(entry)
-            self.index.add(entry.id, terms(entry))
+            self.index.add(entry.id, terms(entry), label_of(entry))
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -50,13 +55,14 @@ class Table:
     def put(self, entry: Entry, found: list[str]) -> None:
         """A new one, or one whose former self was dropped. `found` are its terms."""
         self._insert(entry)
-        self.index.add(entry.id, found)
+        self.index.add(entry.id, found, label_of(entry))
         self.next_id = max(self.next_id, entry.id + 1)
 
     def drop(self, entry: Entry, lost: list[str]) -> None:
         """`lost` are the terms it was put with."""
         del self._entries[entry.id]
         self.index.remove(entry.id, lost)
+        self._count_author(entry, -1)
         forget(self._names, entry.name, entry.id)
         for alias in entry.aliases:
             forget(self._aliases, alias, entry.id)
@@ -71,22 +77,44 @@ class Table:
             self._entries.popitem()
         self.index.dissolve()
 
-    def search(self, query: list[str], limit: int) -> list[tuple[Entry, float]]:
-        return [(self._entries[number], score) for number, score in self.index.search(query, limit)]
+    def search(self, query: list[str], limit: int, view: View) -> list[tuple[Entry, float]]:
+        if view.authors is None and view.conversations is None:
+            found = self.index.search(query, limit)
+        elif (labels := view.labels()) is not None:
+            found = self.index.search(query, limit, view.label_filter(), labels)
+        else:
+            found = self.index.search(query, limit, view.label_filter())
+        return [(self._entries[number], score) for number, score in found]
+
+    def count_notes(self, author: str) -> int:
+        """Of one author, who is not the agent."""
+        return self._authors[author]
 
     def count(self, kind: Kind) -> int:
         return sum(1 for entry in self._entries.values() if entry.kind is kind)
 
     def _insert(self, entry: Entry) -> None:
         self._entries[entry.id] = entry
+        self._count_author(entry, 1)
         remember(self._names, entry.name, entry.id)
         for alias in entry.aliases:
             remember(self._aliases, alias, entry.id)
 
+    def _count_author(self, entry: Entry, change: int) -> None:
+        if entry.kind is Kind.ARCHIVE or not (author := author_of(entry)):
+            return
+        self.authored += change
+        self._authors[author] += change
+        if not self._authors[author]:
+            del self._authors[author]
+
 
 def terms(entry: Entry) -> list[str]:
-    """What an entry is found by: its content, its name and its aliases."""
-    return tokens("\n".join((entry.content, entry.name, *entry.aliases)))
+    """What an entry is found by: its content, its name and its aliases, not its author."""
+    names = (entry.name, *entry.aliases)
+    if entry.name.startswith(MARK):
+        names = tuple(map(plain_name, names))
+    return tokens("\n".join((entry.content, *names)))
 
 
 # Tuples, because the collector passes over those that hold numbers, and looks at every list each

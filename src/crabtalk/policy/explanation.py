@@ -143,9 +143,9 @@ def collect_notes(policy: Policy, agent: Agent, sender: str, standing: Standing)
     return tuple(notes)
 
 
-def kinds_table() -> list[tuple[str, str, str]]:
+def kinds_table() -> list[tuple[str, ...]]:
     """Rows for the docs: what a tool does, what each mode says, what strangers may."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for kind, words in KINDS.items():
         modes = [default_verdict(kind, mode)[0] for mode in Mode]
         stranger = (
@@ -154,5 +154,5 @@ def kinds_table() -> list[tuple[str, str, str]]:
             else STRANGER_LIMITS.get(kind)
             or ("to workers only" if kind == "delegate" else "as the owner")
         )
-        rows.append((words, " / ".join(modes), stranger))
+        rows.append((words, *modes, stranger))
     return rows

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LIMIT = 64 * 1024  # bytes of a settings file
+LARGEST_INDEX = 16 * 1024 * 1024
 RUNS_PROGRAMS = re.compile(
     rb"(?i)fsmonitor|textconv|external|pager|hookspath|\binclude|sshcommand|command|filter|clean|process"
     rb"|editor|askpass|helper|gpg|program|alias|difftool|mergetool|worktree\s*=|\[\s*diff|tool"
@@ -28,22 +29,23 @@ SUBCOMMANDS: dict[str, str] = {
     "describe": r"--tags|--always|--dirty|--long|--all|--abbrev=\d+|--exact-match",
     "diff": COMMON,
     "log": COMMON,
-    "ls-files": r"-o|-m|-d|-c|-s|-z|--others|--modified|--deleted|--cached|--stage|--exclude-standard|--",
+    "ls-files": r"-o|-m|-d|-c|-s|-z|--others|--modified|--deleted|--cached|--stage"
+    r"|--exclude-standard|--",
     "ls-tree": r"-r|-l|-t|-d|-z|--name-only|--full-tree|--",
     "merge-base": r"--all|--is-ancestor",
     "reflog": r"-\d+|-n|show",
     "rev-list": r"--count|--all|--max-count=\d+|-\d+|-n|--left-right|--no-merges|--",
-    "rev-parse": r"--show-toplevel|--abbrev-ref|--short(=\d+)?|--verify|--git-dir|--is-inside-work-tree"
-    r"|--show-prefix|--quiet|-q|HEAD",
+    "rev-parse": r"--show-toplevel|--abbrev-ref|--short(=\d+)?|--verify|--git-dir"
+    r"|--is-inside-work-tree|--show-prefix|--quiet|-q|HEAD",
     "shortlog": r"-s|-n|-e|-sn|-sne|--all|--no-merges",
     "show": COMMON,
-    "status": r"-s|-b|-sb|-bs|-u|-uno|-uall|-unormal|--short|--branch|--porcelain(=v?\d)?|--long|--ignored"
-    r"|--untracked-files(=\w+)?|-z|-v|--show-stash|--ahead-behind|--no-renames|--",
+    "status": r"-s|-b|-sb|-bs|-u|-uno|-uall|-unormal|--short|--branch|--porcelain(=v?\d)?|--long"
+    r"|--ignored|--untracked-files(=\w+)?|-z|-v|--show-stash|--ahead-behind|--no-renames|--",
 }
 # Subcommands that change something when they get a name: only these words may follow.
 LISTINGS: dict[str, str] = {
-    "branch": r"-a|-r|-v|-vv|-av|-avv|-rv|--all|--remotes|--list|-l|--show-current|--verbose|--no-color"
-    r"|--color(=\w+)?|--sort=[\w:-]+|--format=.*|--merged|--no-merged",
+    "branch": r"-a|-r|-v|-vv|-av|-avv|-rv|--all|--remotes|--list|-l|--show-current|--verbose"
+    r"|--no-color|--color(=\w+)?|--sort=[\w:-]+|--format=.*|--merged|--no-merged",
     "remote": r"-v|--verbose",
     "stash": r"list",
     "tag": r"-l|--list|-n\d*|--sort=[\w:-]+",
@@ -98,9 +100,14 @@ def has_plain_settings(cwd: Path) -> bool:
     return True
 
 
-def read_start(path: Path) -> bytes:
+def has_nested_repositories(index: Path) -> bool:
+    """Git looks into them with their own settings. The index has their mode, 0160000."""
+    return index.exists() and b"\0\0\xe0\0" in read_start(index, LARGEST_INDEX)
+
+
+def read_start(path: Path, limit: int = LIMIT) -> bytes:
     with path.open("rb") as file:
-        data = file.read(LIMIT + 1)
-    if len(data) > LIMIT:
+        data = file.read(limit + 1)
+    if len(data) > limit:
         raise ValueError(f"{path} is larger than expected")
     return data

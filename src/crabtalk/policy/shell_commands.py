@@ -1,7 +1,7 @@
 """The values a shell line is read into: words, redirects and simple commands.
 
-They say what is known before the line runs. A part of a word that only exists at run time (the value
-of a variable, the output of a command, the files a pattern finds) is the character UNKNOWN.
+They say what is known before the line runs. A part of a word that only exists at run time (the
+value of a variable, the output of a command, the files a pattern finds) is the character UNKNOWN.
 """
 
 import re
@@ -64,8 +64,8 @@ ANYTHING = Word(UNKNOWN, may_split=True)
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """`> file`. For here-documents and here-strings the target is the text itself. The operator of an
-    input other than stdin begins with n."""
+    """`> file`. For here-documents and here-strings the target is the text itself. The operator of
+    an input other than stdin begins with n."""
 
     operator: str
     target: Word
@@ -92,8 +92,8 @@ class SimpleCommand:
     """A program a line would start, with its arguments.
 
     A statement that only assigns or redirects has the program "". `via` names the wrappers the
-    command was found in, outermost first, and `parent` is the innermost of them. A guess is a command
-    that a program such as docker may or may not take from its arguments.
+    command was found in, outermost first, and `parent` is the innermost of them. A guess is a
+    command that a program such as docker may or may not take from its arguments.
     """
 
     program: str
@@ -132,3 +132,8 @@ class SimpleCommand:
 
 def base_name(path: str) -> str:
     return path.rpartition("/")[2]
+
+
+def name_set(text: str) -> frozenset[str]:
+    """The names in a text, which reads better than a list with quotes around each."""
+    return frozenset(text.split())

@@ -1,7 +1,7 @@
 """The options of programs that run other programs, and where the inner command begins.
 
-An option that is not in these tables is not guessed: then every position counts as a possible start
-of the command (shell_wrappers).
+An option that is not in these tables is not guessed: then every position counts as a possible
+start of the command (shell_wrappers).
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from .shell_commands import UnreadableCommandError, Word
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """`flags` are single letters without a value, `values` letters with one, `optional` letters whose
-    value is attached or missing. In `long` a name ends in = when it takes a value and in ? when the
-    value can be missing. `positional` words come before the command."""
+    """`flags` are single letters without a value, `values` letters with one, `optional` letters
+    whose value is attached or missing. In `long` a name ends in = when it takes a value and in ?
+    when the value can be missing. `positional` words come before the command."""
 
     flags: str = ""
     values: str = ""
@@ -53,8 +53,8 @@ WRAPPERS: dict[str, Wrapper] = {
         "abdfioramRhvV",
         "TPD",
         long=split_names(
-            "batch deadline ext fifo idle other rr all-tasks max reset-on-fork verbose sched-runtime= "
-            "sched-period= sched-deadline= help version pid"
+            "batch deadline ext fifo idle other rr all-tasks max reset-on-fork verbose "
+            "sched-runtime= sched-period= sched-deadline= help version pid"
         ),
         positional=1,
         without_command=frozenset({"m", "max", "p", "pid"}),
@@ -66,8 +66,8 @@ WRAPPERS: dict[str, Wrapper] = {
         "i0v-",
         "uCSa",
         long=split_names(
-            "ignore-environment null unset= chdir= split-string= block-signal? default-signal? "
-            "ignore-signal? list-signal-handling debug argv0= help version"
+            "ignore-environment null unset= chdir= split-string= block-signal? "
+            "default-signal? ignore-signal? list-signal-handling debug argv0= help version"
         ),
         takes_assignments=True,
     ),
@@ -76,8 +76,8 @@ WRAPPERS: dict[str, Wrapper] = {
         "sexnouFvhV",
         "wEc",
         long=split_names(
-            "shared exclusive unlock nonblock nb timeout= wait= conflict-exit-code= close command= "
-            "no-fork verbose fcntl help version"
+            "shared exclusive unlock nonblock nb timeout= wait= conflict-exit-code= close "
+            "command= no-fork verbose fcntl help version"
         ),
         positional=1,
     ),
@@ -102,17 +102,17 @@ WRAPPERS: dict[str, Wrapper] = {
         "cEBIOTmLo",
         optional="t",
         long=split_names(
-            "append command= echo= flush force quiet return log-in= log-io= log-out= log-timing= "
-            "logging-format= output-limit= timing? help version"
+            "append command= echo= flush force quiet return log-in= log-io= log-out= "
+            "log-timing= logging-format= output-limit= timing? help version"
         ),
     ),
     "setpriv": Wrapper(
         "dhV",
         long=split_names(
-            "dump nnp no-new-privs ambient-caps= inh-caps= bounding-set= ruid= euid= rgid= egid= "
-            "reuid= regid= clear-groups keep-groups init-groups groups= list-caps securebits= "
-            "pdeathsig= ptracer= selinux-label= apparmor-profile= landlock-access= landlock-rule= "
-            "seccomp-filter= reset-env help version"
+            "dump nnp no-new-privs ambient-caps= inh-caps= bounding-set= ruid= euid= rgid= "
+            "egid= reuid= regid= clear-groups keep-groups init-groups groups= list-caps "
+            "securebits= pdeathsig= ptracer= selinux-label= apparmor-profile= "
+            "landlock-access= landlock-rule= seccomp-filter= reset-env help version"
         ),
     ),
     "setsid": Wrapper("cfwhV", long=split_names("ctty fork wait help version")),
@@ -126,18 +126,18 @@ WRAPPERS: dict[str, Wrapper] = {
         "flmpPThV-",
         "cgGsw",
         long=split_names(
-            "command= fast group= supp-group= login preserve-environment shell= session-command= pty "
-            "no-pty whitelist-environment= help version"
+            "command= fast group= supp-group= login preserve-environment shell= "
+            "session-command= pty no-pty whitelist-environment= help version"
         ),
     ),
     "sudo": Wrapper(
         "ABbEeHiKklNnPSsVv",
         "CDghpRrTtUu",
         long=split_names(
-            "askpass bell background close-from= chdir= preserve-env? edit group= set-home help host= "
-            "login remove-timestamp reset-timestamp list no-update non-interactive preserve-groups "
-            "prompt= chroot= role= stdin shell type= command-timeout= other-user= user= version "
-            "validate"
+            "askpass bell background close-from= chdir= preserve-env? edit group= set-home "
+            "help host= login remove-timestamp reset-timestamp list no-update non-interactive "
+            "preserve-groups prompt= chroot= role= stdin shell type= command-timeout= "
+            "other-user= user= version validate"
         ),
         takes_assignments=True,
         without_command=frozenset({"K", "e", "edit", "l", "list", "v", "validate", "V", "version"}),
@@ -163,10 +163,10 @@ WRAPPERS: dict[str, Wrapper] = {
         "mupiCTrfUcnhV",
         "RwSGl",
         long=split_names(
-            "mount? uts? ipc? net? pid? user? cgroup? time? fork map-user= map-group= map-root-user "
-            "map-current-user map-auto map-users= map-groups= owner= kill-child? mount-proc? "
-            "mount-binfmt? propagation= setgroups= keep-caps root= wd= setuid= setgid= monotonic= "
-            "boottime= load-interp= help version"
+            "mount? uts? ipc? net? pid? user? cgroup? time? fork map-user= map-group= "
+            "map-root-user map-current-user map-auto map-users= map-groups= owner= "
+            "kill-child? mount-proc? mount-binfmt? propagation= setgroups= keep-caps root= "
+            "wd= setuid= setgid= monotonic= boottime= load-interp= help version"
         ),
     ),
     "watch": Wrapper(
@@ -174,8 +174,8 @@ WRAPPERS: dict[str, Wrapper] = {
         "nqs",
         optional="d",
         long=split_names(
-            "beep color no-color differences? errexit chgexit interval= precise no-rerun no-title "
-            "equexit= exec no-wrap no-linenumber shotsdir= follow help version"
+            "beep color no-color differences? errexit chgexit interval= precise no-rerun "
+            "no-title equexit= exec no-wrap no-linenumber shotsdir= follow help version"
         ),
     ),
     "xargs": Wrapper(
@@ -184,8 +184,8 @@ WRAPPERS: dict[str, Wrapper] = {
         optional="eil",
         long=split_names(
             "null arg-file= delimiter= eof? replace? max-lines? max-args= open-tty max-procs= "
-            "interactive process-slot-var= no-run-if-empty max-chars= show-limits verbose exit help "
-            "version"
+            "interactive process-slot-var= no-run-if-empty max-chars= show-limits verbose "
+            "exit help version"
         ),
     ),
 }

@@ -1,12 +1,12 @@
 """What a shell line would run: every simple command in it, however deep it is nested.
 
 tree-sitter says how the line is built. Wherever bash could see it differently (text that no token
-covers, two words without a space, a substitution inside a plain token), the line counts as unreadable.
-Nothing here decides whether a command may run; see shell_rules.
+covers, two words without a space, a substitution inside a plain token), the line counts as
+unreadable. Nothing here decides whether a command may run; see shell_rules.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from . import shell_wrappers
@@ -17,7 +17,21 @@ from .shell_commands import (
     SimpleCommand,
     UnreadableCommandError,
     Word,
-    base_name,
+)
+from .shell_documents import find_backticks, find_document, unescape_backticks
+from .shell_grammar import (
+    BEFORE_COMMAND,
+    EVALUATED_INDEX,
+    EXPANSIONS,
+    EXPRESSIONS,
+    HIDDEN_SUBSTITUTION,
+    SEPARATION,
+    STATEMENTS,
+    WORDS,
+    assigned_by,
+    collect_expansions,
+    is_in_arithmetic,
+    read_program,
 )
 from .shell_source import Budget, ShellSource
 from .shell_words import DISAGREEMENT, read_word
@@ -25,96 +39,9 @@ from .shell_words import DISAGREEMENT, read_word
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-DEEPEST = 24
+DEEPEST = 12
 MOST_COMMANDS = 1000
-
-EXPANSIONS = {
-    "arithmetic_expansion",
-    "command_substitution",
-    "expansion",
-    "process_substitution",
-    "simple_expansion",
-}
-WORDS = EXPANSIONS | {
-    "ansi_c_string",
-    "brace_expression",
-    "concatenation",
-    "extglob_pattern",
-    "number",
-    "raw_string",
-    "regex",
-    "string",
-    "translated_string",
-    "variable_name",
-    "word",
-}
-STATEMENTS = {
-    "c_style_for_statement",
-    "case_item",
-    "case_statement",
-    "compound_statement",
-    "do_group",
-    "elif_clause",
-    "else_clause",
-    "for_statement",
-    "function_definition",
-    "if_statement",
-    "list",
-    "negated_command",
-    "pipeline",
-    "program",
-    "subshell",
-    "variable_assignments",
-    "while_statement",
-}
-EXPRESSIONS = {
-    "array",
-    "binary_expression",
-    "command_name",
-    "comment",
-    "file_descriptor",
-    "heredoc_content",
-    "parenthesized_expression",
-    "postfix_expression",
-    "special_variable_name",
-    "string_content",
-    "subscript",
-    "ternary_expression",
-    "test_command",
-    "test_operator",
-    "unary_expression",
-}
-# Words that bash takes as syntax where a program is expected. The parser takes some for programs.
-RESERVED = set(
-    [
-        "!",
-        "{",
-        "}",
-        "[[",
-        "]]",
-        "case",
-        "do",
-        "done",
-        "elif",
-        "else",
-        "esac",
-        "fi",
-        "for",
-        "function",
-        "if",
-        "in",
-        "select",
-        "then",
-        "until",
-        "while",
-    ]
-)
-SEPARATION = re.compile(rb"(?:[ \t]|\\\n)*")
-HIDDEN_SUBSTITUTION = re.compile(rb"(?:^|[^\\])(?:\\\\)*(?:`|\$[({]|[<>]\()")
-# Bash evaluates the index in such a text wherever it expects a number or the name of a variable.
-EVALUATED_INDEX = re.compile(r"\[.*(?:\$\(|`)", re.DOTALL)
-DECLARATIONS = {"declare", "export", "local", "readonly", "typeset"}
-EVALUATING = DECLARATIONS | {"[", "let", "mapfile", "printf", "read", "readarray", "test", "unset"}
+MOST_LEVELS = 120  # of a tree
 
 
 def parse_commands(line: str) -> tuple[SimpleCommand, ...]:
@@ -216,6 +143,7 @@ class TreeReader:
         self._depth = depth
         self._parent = parent
         self._is_guess = is_guess
+        self._level = 0
 
     def read_all(self) -> None:
         root = self._source.root
@@ -256,8 +184,12 @@ class TreeReader:
             raise UnreadableCommandError(f"it uses {kind.replace('_', ' ')}")
 
     def _walk_children(self, node: "Node") -> None:
+        self._level += 1
+        if self._level > MOST_LEVELS:
+            raise UnreadableCommandError("it is nested too deeply")
         for child in node.children:
             self._walk(child)
+        self._level -= 1
 
     def _quoted_text(self, node: "Node") -> str:
         """All single-quoted text below a node."""
@@ -288,7 +220,7 @@ class TreeReader:
             raise UnreadableCommandError(DISAGREEMENT)
 
     def _check_gaps(self, node: "Node") -> None:
-        """Between the parts of a node there are only blanks, and newlines where they end nothing."""
+        """Between the parts of a node there are only blanks and newlines."""
         if node.type == "string" or node.child_count < 2:
             return
         at = node.start_byte
@@ -303,7 +235,7 @@ class TreeReader:
         inner = re.fullmatch(rb"`((?:[^`\\]|\\.)*)`", text, re.DOTALL)
         if inner is None or b'\\"' in inner[1]:
             raise UnreadableCommandError(DISAGREEMENT)
-        script = re.sub(rb"\\([$`\\])", rb"\1", inner[1]).decode()
+        script = unescape_backticks(inner[1])
         self._reader.read_text(script, self._depth + 1, self._parent, self._is_guess)
         # Quotes in it were read there.
         for covered in [
@@ -483,108 +415,17 @@ class TreeReader:
 
     def _read_body(self, position: int, parts: dict[str, "Node"], has_tabs: bool) -> Word:
         start, end = parts["heredoc_start"], parts["heredoc_end"]
-        raw = self._text[start.start_byte : start.end_byte]
-        is_quoted = bool(re.search(rb"['\"\\]", raw))
-        delimiter = read_word(self._text, start.start_byte, start.end_byte, {}).text.encode()
-        first = self._text.find(b"\n", position) + 1
-        last = self._text.rfind(b"\n", 0, end.start_byte) + 1
-        lines = self._text[first:last].split(b"\n")[:-1]
-        closing = self._text[last:].split(b"\n", 1)[0]
-        if (
-            not first
-            or last < first
-            or SEPARATION.fullmatch(self._text[position : first - 1]) is None
-            or (closing.lstrip(b"\t") if has_tabs else closing) != delimiter
-        ):
-            raise UnreadableCommandError(DISAGREEMENT)
-        joined = b""
-        for line in lines:
-            joined += line.lstrip(b"\t") if has_tabs and not joined else line
-            if not is_quoted and len(line) - len(line.rstrip(b"\\")) & 1:
-                joined = joined[:-1]
-                continue
-            if joined == delimiter:
-                raise UnreadableCommandError(DISAGREEMENT)
-            joined = b""
-        if joined:
-            raise UnreadableCommandError("a here-document ends in a backslash")
-        self._source.confirm(first, last - 1)
-        body = self._text[first:last]
-        if has_tabs:
-            body = re.sub(rb"(?m)^\t+", b"", body)
-        if is_quoted:
-            return Word(body.decode())
-        return self._read_expanded_body(first, last, parts.get("heredoc_body"), body)
-
-    def _read_expanded_body(self, first: int, last: int, node: "Node | None", body: bytes) -> Word:
-        """A here-document in which the shell expands: its commands are read, its text is unknown."""
+        delimiter = (start.start_byte, start.end_byte)
+        document = find_document(self._text, delimiter, position, end.start_byte, has_tabs)
+        self._source.confirm(document.first, document.last - 1)
+        if document.is_quoted:
+            return Word(document.text)
         expansions: dict[int, tuple[int, str]] = {}
-        if node is not None:
-            collect_expansions(node, expansions)
-            for child in node.children:
+        if (body := parts.get("heredoc_body")) is not None:
+            collect_expansions(body, expansions)
+            for child in body.children:
                 if child.type in EXPANSIONS:
                     self._walk(child)
-        at = first
-        is_literal = True
-        while found := re.compile(rb"\\.|`|\$", re.DOTALL).search(self._text, at, last):
-            at = found.end()
-            if found[0][:1] == b"\\":
-                is_literal = is_literal and found[0][1:] not in b"$`\\\n"
-            elif found.start() in expansions:
-                at = expansions[found.start()][0]
-                is_literal = False
-            elif found[0] == b"`":
-                closing = re.compile(rb"((?:[^`\\]|\\.)*)`", re.DOTALL).match(self._text, at, last)
-                if closing is None:
-                    raise UnreadableCommandError("a substitution is not closed")
-                at = closing.end()
-                is_literal = False
-                script = re.sub(rb"\\([$`\\])", rb"\1", closing[1]).decode()
-                self._reader.read_text(script, self._depth + 1, self._parent, self._is_guess)
-            elif re.match(rb"[({\w@*#?!$-]", self._text[at : at + 1]):
-                raise UnreadableCommandError(DISAGREEMENT)
-        return Word(body.decode()) if is_literal else ANYTHING
-
-
-BEFORE_COMMAND = tuple(bytes([sign]) for sign in b" \t;&|(){}`!")
-
-
-def is_in_arithmetic(node: "Node") -> bool:
-    return node.parent is not None and node.parent.type == "c_style_for_statement"
-
-
-def collect_expansions(node: "Node", found: dict[int, tuple[int, str]]) -> None:
-    """The outermost expansions of a word: where they start, and where each ends."""
-    if node.type in EXPANSIONS:
-        found[node.start_byte] = (node.end_byte, node.type)
-        return
-    for child in node.children:
-        collect_expansions(child, found)
-
-
-def read_program(word: Word) -> str:
-    """The base name of the program a word names. Raises UnreadableCommandError where it is not known."""
-    name = base_name(word.text)
-    if word.may_split or UNKNOWN in name:
-        raise UnreadableCommandError("which program it runs is only known at run time")
-    if not name:
-        raise UnreadableCommandError("a program in it has no name")
-    if name in RESERVED:
-        raise UnreadableCommandError(DISAGREEMENT)
-    return name
-
-
-def assigned_by(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Word]]:
-    """Variables that a builtin sets because its arguments name them."""
-    if program not in EVALUATING:
-        return
-    for number, word in enumerate(words):
-        if EVALUATED_INDEX.search(word.text):
-            raise UnreadableCommandError("it hides a command in the index of a variable")
-        if program in DECLARATIONS and "=" in word.text:
-            name, _, value = word.text.partition("=")
-            yield name.rstrip("+"), Word(value, word.may_split)
-        elif program in ("read", "mapfile", "readarray") or (
-            program == "printf" and number and words[number - 1].text == "-v"
-        ):
-            yield word.text, ANYTHING
+        for script in find_backticks(self._text, document, expansions):
+            self._reader.read_text(script, self._depth + 1, self._parent, self._is_guess)
+        return ANYTHING if re.search(r"[$`\\]", document.text) else Word(document.text)

@@ -1,8 +1,8 @@
 """Permission rules for shell lines: the text inside `bash(...)`, and entries of old deny lists.
 
 `git status:*` means these words at the beginning of a simple command, `npm run test` exactly these
-words, `*` anything. To forbid or to ask, a rule is read broadly: its words anywhere, flags in any order
-and spelling. To allow, it is read strictly, and every command of the line must be covered.
+words, `*` anything. To forbid or to ask, a rule is read broadly: its words anywhere, flags in any
+order and spelling. To allow, it is read strictly, and every command of the line must be covered.
 """
 
 import re
@@ -11,20 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .shell_commands import SimpleCommand, UnreadableCommandError, Word, base_name
+from .shell_commands import SimpleCommand, UnreadableCommandError, Word, base_name, name_set
 from .shell_flags import find_flags, is_flag_word, same_flag
 from .shell_parser import parse_commands
-from .shell_wrappers import INTERPRETERS, SHELLS
+from .shell_programs import INTERPRETERS, SHELLS
 
-# Wrappers that change nothing about what the inner command may do. The rest need a rule of their own.
-TRANSPARENT = frozenset(["command", "env", "ionice", "nice", "nohup", "stdbuf", "time", "timeout"])
+# Wrappers that change nothing about what the inner command may do. Others need a rule.
+TRANSPARENT = name_set("command env ionice nice nohup stdbuf time timeout")
 SAFE_VARIABLES = re.compile(
     r"LANG|LANGUAGE|LC_\w+|TZ|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR\w*|CI|PYTHONUNBUFFERED"
     r"|PYTHONDONTWRITEBYTECODE|RUST_BACKTRACE|RUST_LOG|NODE_ENV|DEBUG|VERBOSE"
 )
-SYSTEM_DIRECTORIES = frozenset(
-    ["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"]
-)
+SYSTEM_DIRECTORIES = name_set("/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin")
 # How other languages start programs. Their texts are searched for the name of a denied program only
 # where one of these is found; for interpreters not listed here, always.
 STARTERS = {
@@ -69,7 +67,7 @@ def parse_shell_rule(text: str) -> ShellRule:
         )
     if re.search(r"[*?]", unquoted):
         raise ValueError(
-            f"The rule {text!r} has a pattern inside; write `:*` at the end, or put quotes around it."
+            f"The rule {text!r} has a pattern inside; write `:*` at the end, or quote it."
         )
     if "=" in words[0]:
         raise ValueError(f"The rule {text!r} starts with an assignment; start with a program.")
@@ -180,7 +178,7 @@ def covers_all(
     commands: Sequence[SimpleCommand],
     is_harmless: Callable[[SimpleCommand], bool] | None = None,
 ) -> bool:
-    """Whether the rules allow every command. `is_harmless` may accept commands that no rule names."""
+    """Whether the rules allow every command. `is_harmless` may accept further commands."""
     if any(rule.kind == "any" for rule in rules):
         return True
     known = [command for command in commands if not command.is_guess]

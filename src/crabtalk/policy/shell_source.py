@@ -1,8 +1,9 @@
 """Shell text on its way to the parser: bounded, and checked against what the parser made of it.
 
-tree-sitter takes seconds for some texts of a few kilobytes and cannot be interrupted, so the number of
-characters that mean something to a shell is limited. Long quoted texts and here-documents are covered
-with x first, and afterwards the tree must say that each of them was a quoted text in fact.
+tree-sitter takes seconds for some texts of a few kilobytes and cannot be interrupted, so the
+number of characters that mean something to a shell is limited. Long quoted texts and
+here-documents are covered with x first, and afterwards the tree must say that each of them was a
+quoted text in fact.
 """
 
 import re
@@ -15,11 +16,17 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 LONGEST = 64 * 1024  # bytes
-MOST_SIGNS = 400
-MOST_WORDS = 2048
+MOST_SIGNS = 320
+MOST_WORDS = 1000
 MOST_KEYWORDS = 200
 
-SIGN = re.compile(rb"[^A-Za-z0-9_ \t./,:%+@^\-\x80-\xff]")
+MOST_QUOTES = 600
+MOST_DOCUMENTS = 8
+
+PLAIN = bytes(
+    sign for sign in range(256) if sign > 127 or chr(sign).isalnum() or chr(sign) in "_ \t./,:%+@^-"
+)
+QUOTE = re.compile(rb"[\\'\"#<]")
 BLANKS = re.compile(rb"[ \t]+")
 KEYWORD = re.compile(
     rb"\b(?:case|coproc|declare|do|done|elif|else|esac|export|fi|for|function|if|in|local|readonly"
@@ -50,9 +57,10 @@ class Budget:
 
     def spend(self, text: bytes) -> None:
         self.bytes -= len(text)
-        self.signs -= len(SIGN.findall(text))
-        self.words -= len(BLANKS.findall(text))
-        self.keywords -= len(KEYWORD.findall(text))
+        self.signs -= count_signs(text)
+        if min(self.bytes, self.signs) >= 0:
+            self.words -= len(BLANKS.findall(text))
+            self.keywords -= len(KEYWORD.findall(text))
         if min(self.bytes, self.signs, self.words, self.keywords) < 0:
             raise UnreadableCommandError("it is too complicated")
 
@@ -73,7 +81,7 @@ class ShellSource:
             raise UnreadableCommandError(f"it is longer than {LONGEST // 1024} KiB")
         self.covered: set[tuple[int, int]] = set()
         visible = self.text
-        if len(SIGN.findall(visible)) > budget.signs // 2 or len(visible) > LONGEST // 8:
+        if count_signs(visible) > budget.signs // 2 or len(visible) > LONGEST // 8:
             visible = self._cover()
         budget.spend(visible)
         self.root: Node = load_parser().parse(visible).root_node
@@ -91,14 +99,24 @@ class ShellSource:
     def _cover(self) -> bytes:
         """The text with x for everything inside long quotes and here-documents."""
         visible = bytearray(self.text)
-        at = 0
-        while found := TOKEN.search(self.text, at):
+        at = documents = 0
+        for _ in range(MOST_QUOTES):
+            next_quote = QUOTE.search(self.text, at)
+            if next_quote is None:
+                break
+            at = next_quote.end()
+            found = TOKEN.match(self.text, next_quote.start())
+            if found is None:
+                continue
             at = found.end()
             start = end = 0
             if found["single"] or found["double"]:
                 start, end = found.start() + 1, found.end() - 1
                 outer = (found.start(), found.end())
             elif found["heredoc"]:
+                documents += 1
+                if documents > MOST_DOCUMENTS:
+                    break
                 start, end = self._here_document(found)
                 outer = (start, end)
                 at = max(at, end)
@@ -121,6 +139,11 @@ class ShellSource:
         if delimiter == found["delimiter"] and re.search(rb"[$`\\]", body):
             return 0, 0
         return start, end.start() - 1
+
+
+def count_signs(text: bytes) -> int:
+    """How many characters there are that can mean something to a shell."""
+    return len(text.translate(None, PLAIN))
 
 
 @cache

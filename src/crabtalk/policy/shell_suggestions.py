@@ -2,7 +2,7 @@
 
 import shlex
 
-from .shell_commands import SimpleCommand, UnreadableCommandError
+from .shell_commands import SimpleCommand, UnreadableCommandError, name_set
 from .shell_parser import parse_commands
 from .shell_rules import covers_all, is_transparent, parse_shell_rule
 
@@ -10,109 +10,63 @@ from .shell_rules import covers_all, is_transparent, parse_shell_rule
 SUBCOMMANDS: dict[str, frozenset[str]] = {
     program: frozenset(deeper.split())
     for program, deeper in {
-        "apt": "", "apt-get": "", "brew": "", "bundle": "", "cargo": "", "composer": "", "deno": "task",
-        "docker": "compose container image network volume system", "dotnet": "", "gem": "",
-        "gh": "pr issue run repo release workflow", "git": "stash worktree remote", "go": "mod",
-        "gradle": "", "helm": "", "hg": "", "just": "", "kubectl": "config rollout", "lerna": "",
-        "make": "", "mix": "", "mvn": "", "ninja": "", "nox": "", "npm": "run run-script",
-        "nx": "", "pdm": "run", "pip": "", "pip3": "", "pnpm": "run", "poetry": "", "rails": "",
-        "rake": "", "ruff": "", "rustup": "", "swift": "", "systemctl": "", "task": "",
-        "terraform": "state workspace", "tox": "", "turbo": "run", "uv": "pip tool", "yarn": "run",
+        "apt": "",
+        "apt-get": "",
+        "brew": "",
+        "bundle": "",
+        "cargo": "",
+        "composer": "",
+        "deno": "task",
+        "docker": "compose container image network volume system",
+        "dotnet": "",
+        "gem": "",
+        "gh": "pr issue run repo release workflow",
+        "git": "stash worktree remote",
+        "go": "mod",
+        "gradle": "",
+        "helm": "",
+        "hg": "",
+        "just": "",
+        "kubectl": "config rollout",
+        "lerna": "",
+        "make": "",
+        "mix": "",
+        "mvn": "",
+        "ninja": "",
+        "nox": "",
+        "npm": "run run-script",
+        "nx": "",
+        "pdm": "run",
+        "pip": "",
+        "pip3": "",
+        "pnpm": "run",
+        "poetry": "",
+        "rails": "",
+        "rake": "",
+        "ruff": "",
+        "rustup": "",
+        "swift": "",
+        "systemctl": "",
+        "task": "",
+        "terraform": "state workspace",
+        "tox": "",
+        "turbo": "run",
+        "uv": "pip tool",
+        "yarn": "run",
     }.items()
-}  # fmt: skip
+}
 # Subcommands that run programs, change settings that do, or reach further than their name says.
-EXACT_SUBCOMMANDS = frozenset(
-    [
-        "bisect",
-        "config",
-        "debug",
-        "difftool",
-        "dlx",
-        "eval",
-        "exec",
-        "filter-branch",
-        "mergetool",
-        "run",
-        "rebase",
-        "runner",
-        "shell",
-        "ssh",
-        "submodule",
-        "tool",
-        "x",
-        "push",
-        "publish",
-        "login",
-    ]
+EXACT_SUBCOMMANDS = name_set(
+    "bisect config debug difftool dlx eval exec filter-branch mergetool run rebase "
+    "runner shell ssh submodule tool x push publish login"
 )
 # Programs that only read, or build and test what is there; any argument is fine for them.
-PREFIX_PROGRAMS = frozenset(
-    [
-        "basename",
-        "black",
-        "cat",
-        "cksum",
-        "cmp",
-        "column",
-        "comm",
-        "cut",
-        "cd",
-        "date",
-        "df",
-        "diff",
-        "dirname",
-        "du",
-        "echo",
-        "eslint",
-        "expr",
-        "false",
-        "file",
-        "flake8",
-        "fmt",
-        "grep",
-        "head",
-        "hostname",
-        "id",
-        "isort",
-        "jq",
-        "ls",
-        "md5sum",
-        "mkdir",
-        "mypy",
-        "nl",
-        "od",
-        "paste",
-        "prettier",
-        "printf",
-        "ps",
-        "pwd",
-        "pyright",
-        "readlink",
-        "realpath",
-        "rg",
-        "seq",
-        "sha1sum",
-        "sha256sum",
-        "shellcheck",
-        "sleep",
-        "stat",
-        "strings",
-        "tac",
-        "tail",
-        "test",
-        "touch",
-        "tr",
-        "tree",
-        "true",
-        "tsc",
-        "type",
-        "uname",
-        "uniq",
-        "wc",
-        "whereis",
-        "which",
-        "whoami",
-    ]
+PREFIX_PROGRAMS = name_set(
+    "basename black cat cksum cmp column comm cut cd date df diff dirname du echo "
+    "eslint expr false file flake8 fmt grep head hostname id isort jq ls md5sum mkdir "
+    "mypy nl od paste prettier printf ps pwd pyright readlink realpath rg seq sha1sum "
+    "sha256sum shellcheck sleep stat strings tac tail test touch tr tree true tsc "
+    "type uname uniq wc whereis which whoami"
 )
 
 

@@ -1,8 +1,8 @@
 """Reading one word of a shell line: quotes removed, run-time parts marked as unknown.
 
-The parser says where a word begins and ends and where its expansions are. This module reads the text
-in between by itself and refuses the word when the two do not agree, so a mistake of the parser cannot
-hide a command.
+The parser says where a word begins and ends and where its expansions are. This module reads the
+text in between by itself and refuses the word when the two do not agree, so a mistake of the
+parser cannot hide a command.
 """
 
 import re

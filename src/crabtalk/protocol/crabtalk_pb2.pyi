@@ -1068,7 +1068,7 @@ class StreamStart(_message.Message):
     run_id: _builtins.str
     """The run's id, as subscribe_events has it."""
     mode: _builtins.str
-    """The permission mode the run has."""
+    """The permission mode the run has. Absent: "auto"."""
     def __init__(
         self,
         *,

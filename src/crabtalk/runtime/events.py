@@ -21,7 +21,7 @@ class StopReason(Enum):
 
 
 class Started(Value, frozen=True):
-    """The turn is accepted; it may still wait for an earlier one."""
+    """The turn is accepted and what was said is kept; it may still wait for an earlier one."""
 
     agent: str  # who will speak
     run_id: str = ""

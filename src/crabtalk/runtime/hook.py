@@ -133,7 +133,7 @@ class Env:
         self.hook.on_event(run, event)
 
     def mode(self, run: "Run", agent: Agent) -> str:
-        """The permission mode a run has, for those who show it; empty where there are none."""
+        """The permission mode a run has, for those who show it; empty where nothing is asked."""
         return ""
 
     def working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:

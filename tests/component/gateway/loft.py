@@ -40,6 +40,7 @@ class Message:
     reply_to: str = ""
     file: tuple[str, bytes] | None = None
     history: list[str] = field(default_factory=list)
+    is_literal: bool = False
 
     def payload(self, label: str) -> str:
         return next(payload for shown, payload in self.buttons if label in shown)
@@ -199,12 +200,14 @@ class Loft:
         buttons: Sequence[Sequence[str]] = (),
         reply_to: str = "",
         file: tuple[str, bytes] | None = None,
+        literal: bool = False,
     ) -> web.Response:
         if (refusal := self._refusal(chat, text)) is not None:
             return refusal
         made = Message(
             f"b{next(self._numbers)}", chat, text, [list(b) for b in buttons], reply_to, file
         )
+        made.is_literal = literal
         made.history.append(text)
         self.messages.append(made)
         self.times.append((chat, "send", time.monotonic()))
@@ -218,6 +221,7 @@ class Loft:
         id: str,  # noqa: A002 - as the service calls it
         text: str,
         buttons: Sequence[Sequence[str]],
+        literal: bool = False,
     ) -> web.Response:
         if (refusal := self._refusal(chat, text)) is not None:
             return refusal
@@ -225,6 +229,7 @@ class Loft:
         if found is None:
             return web.json_response({"error": "there is no such message"}, status=404)
         found.text, found.buttons = text, [list(b) for b in buttons]
+        found.is_literal = literal
         found.history.append(text)
         self.times.append((chat, "edit", time.monotonic()))
         self.seen(found)

@@ -59,7 +59,7 @@ async def test_an_agent_is_chosen_for_a_chat_and_stays_chosen(tmp_path: Path) ->
             w.loft.says("/agent")
             await w.loft.until(lambda: len(w.loft.texts()) == 4)
             assert w.loft.texts()[1:] == [
-                "There is no agent ghost; see /agents",
+                "You cannot talk to ghost in this chat; /agents lists who answers here.",
                 "You are talking to twin now.",
                 "You are talking to twin. /agent NAME changes that; /agents lists them.",
             ]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from crabtalk.component.gateway import Attachment, Chat, GatewayError, Person, Update
 from crabtalk.component.gateway.files import Files, make_room, safe_name, slug
+from crabtalk.protocol import sender_folder
 from tests.component.gateway.world import PIGEON
 
 
@@ -49,7 +50,7 @@ def test_directories_of_different_senders_differ(one: str, other: str) -> None:
 
 @pytest.mark.req("gateways.files.in")
 async def test_files_come_into_a_private_directory_under_their_names(tmp_path: Path) -> None:
-    files = Files(tmp_path / "files", Shelf())
+    files = Files(tmp_path, Shelf())
     lines = await files.fetch("pg:7", sent("a.txt", "../a.txt", ".bashrc"))
     paths = [Path(line.removeprefix("- ")) for line in lines]
     assert [path.name for path in paths] == ["a.txt", "1-a.txt", "2-bashrc"]
@@ -64,7 +65,7 @@ async def test_files_come_into_a_private_directory_under_their_names(tmp_path: P
 
 @pytest.mark.req("gateways.bounds.files")
 async def test_a_file_that_is_too_large_is_not_fetched_or_not_kept(tmp_path: Path) -> None:
-    files = Files(tmp_path / "files", Shelf(b"x" * 100), most_bytes=50)
+    files = Files(tmp_path, Shelf(b"x" * 100), most_bytes=50)
     (line,) = await files.fetch("pg:7", sent("a.txt", size=100))
     assert line == "- a.txt: not fetched, larger than 50 bytes"
     (line,) = await files.fetch("pg:7", sent("b.txt", size=0))
@@ -74,7 +75,7 @@ async def test_a_file_that_is_too_large_is_not_fetched_or_not_kept(tmp_path: Pat
 
 @pytest.mark.req("gateways.bounds.files")
 async def test_of_an_inbox_the_newest_stay(tmp_path: Path) -> None:
-    files = Files(tmp_path / "files", Shelf(b"x" * 100), most_inbox=350)
+    files = Files(tmp_path, Shelf(b"x" * 100), most_inbox=350)
     for number in range(10):
         (line,) = await files.fetch("pg:7", sent("a.txt", key=f"u{number}"))
         os.utime(Path(line.removeprefix("- ")).parent, (number, number))
@@ -85,11 +86,44 @@ async def test_of_an_inbox_the_newest_stay(tmp_path: Path) -> None:
     assert Path(line.removeprefix("- ")).is_file(), "what came last always stays"
 
 
+@pytest.mark.req("trust.gateways.files")
+async def test_files_are_in_the_folder_of_their_sender_and_old_ones_move_there(
+    tmp_path: Path,
+) -> None:
+    files = Files(tmp_path, Shelf())
+    earlier = tmp_path / "pigeon" / "files" / slug("pg:7")
+    (earlier / "inbox" / "u0").mkdir(parents=True)
+    (earlier / "inbox" / "u0" / "old.txt").write_text("low water")
+    (line,) = await files.fetch("pg:7", sent("a.txt"))
+    folder = sender_folder(tmp_path, "pg:7")
+    assert Path(line.removeprefix("- ")).is_relative_to(folder)
+    assert (folder / "inbox" / "u0" / "old.txt").read_text() == "low water"
+    # A path in an old conversation leads into the sender's folder, also for who resolves it.
+    assert (earlier / "inbox" / "u0" / "old.txt").resolve().is_relative_to(folder)
+    assert files.outgoing("pg:7", str(earlier / "inbox" / "u0" / "old.txt")).is_file()
+    assert files.directory("pg:8") != folder
+    assert await files.prepare("pg:7") == folder
+
+
+@pytest.mark.req("trust.gateways.files")
+async def test_an_old_folder_joins_one_that_is_there_and_replaces_nothing(tmp_path: Path) -> None:
+    files = Files(tmp_path, Shelf())
+    earlier, folder = tmp_path / "pigeon" / "files" / slug("pg:7"), files.directory("pg:7")
+    for place, text in ((earlier, "old"), (folder, "new")):
+        place.mkdir(parents=True)
+        (place / "both.txt").write_text(text)
+        (place / f"{text}.txt").write_text(text)
+    await files.prepare("pg:7")
+    assert (folder / "both.txt").read_text() == "new"
+    assert (folder / "old.txt").read_text() == "old"
+    assert (earlier / "both.txt").read_text() == "old"
+
+
 @pytest.mark.req("gateways.files.out")
 async def test_only_a_file_of_the_conversation_may_be_sent(tmp_path: Path) -> None:
     service = Shelf()
     service.limits = replace(service.limits, upload=10)
-    files = Files(tmp_path / "files", service)
+    files = Files(tmp_path, service)
     directory = await files.prepare("pg:7")
     other = await files.prepare("pg:8")
     (directory / "a.txt").write_text("sand")

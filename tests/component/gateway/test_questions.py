@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.component.gateway.world import World, world
-from tests.daemon.served import AGENTS, calling
+from tests.daemon.served import calling
 
 # What it waits for is on the wire, and the loop makes no difference.
 pytestmark = pytest.mark.one_loop
@@ -139,22 +139,6 @@ async def test_a_button_pressed_while_the_gateway_was_away_counts(tmp_path: Path
         async with w.running():
             await w.told("✓ **Colour**: Blue", "done")
             assert await answered(w) == {"Which colour?": "Blue"}
-
-
-@pytest.mark.req("gateways.approval")
-async def test_a_call_that_needs_a_yes_gets_it_from_the_chat(tmp_path: Path) -> None:
-    agents = {**AGENTS, "crab": 'prompt = "You are crab."\napprove = ["set_title"]\n'}
-    async with world(tmp_path, hooks={}, agents=agents) as w, w.running():
-        w.loft.says(calling([("set_title", {"title": "Shells"})]))
-        await w.loft.until(lambda: any(message.buttons for message in w.loft.messages))
-        (form,) = [message for message in w.loft.messages if message.buttons]
-        w.loft.presses(form, "Yes")
-        await w.loft.until(lambda: w.loft.texts()[-1] == "done")
-        await w.idle()
-        assert w.daemon is not None
-        async with w.daemon.client() as client:
-            (found,) = (await client.list_conversations(sender="pg:7")).conversations
-            assert found.title == "Shells"
 
 
 async def test_a_button_that_is_pressed_late_or_was_never_ours_does_nothing(

@@ -32,7 +32,8 @@ def came(key: str, text: str) -> Came:
 
 
 def asking(key: str, text: str, kind: Kind = "turn", **more: object) -> Asking:
-    ask = Ask(kind=kind, agent="crab", sender="pg:7", text=text, **more)  # type: ignore[arg-type]
+    given = {"agent": "crab", "sender": "pg:7", **more}
+    ask = Ask(kind=kind, text=text, **given)  # type: ignore[arg-type]
     return Asking(key, ask)
 
 

@@ -195,7 +195,7 @@ async def test_a_turn_that_fails_says_why(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_is_not_there_is_an_error_in_the_chat(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.running(agent="ghost"):
+    async with world(tmp_path) as w, w.running(agent="ghost", agents=()):
         w.loft.says("hello")
         await w.loft.until(lambda: w.loft.texts())
         assert w.loft.texts()[0].startswith("⚠️ ")
@@ -263,7 +263,7 @@ async def test_files_are_in_the_inbox_and_named_to_the_agent(tmp_path: Path) -> 
         assert first.read_bytes() == b"PNG"
         assert second.read_bytes() == b"sand"
         assert first.name == "shell.png"
-        assert first.is_relative_to(w.home / "pigeon" / "files")
+        assert first.is_relative_to(w.home / "files")
 
 
 async def test_a_file_that_cannot_be_had_is_said_so_to_the_agent(tmp_path: Path) -> None:

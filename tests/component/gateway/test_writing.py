@@ -42,7 +42,13 @@ class Wall(PIGEON.Pigeon):  # type: ignore[name-defined,misc]
         self.seen = asyncio.Event()
 
     async def send(
-        self, chat: Chat, text: Rich, *, buttons: Sequence[Button] = (), reply_to: str = ""
+        self,
+        chat: Chat,
+        text: Rich,
+        *,
+        buttons: Sequence[Button] = (),
+        reply_to: str = "",
+        is_literal: bool = False,
     ) -> str:
         self.seen.set()
         return "m1"

@@ -33,7 +33,10 @@ class World:
         self.bounds = Bounds(notice_after=0.05)
         self.limits: Limits = replace(PIGEON.Pigeon.limits, edit_every=0.02)
         self.settings = Settings(
-            token=service.token, allowed_users=("7", "8", "9"), base_url=service.url
+            token=service.token,
+            allowed_users=("7", "8", "9"),
+            base_url=service.url,
+            agents=("crab", "twin"),
         )
 
     @asynccontextmanager

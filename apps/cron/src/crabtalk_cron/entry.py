@@ -10,6 +10,8 @@ from .schedule import Quiet, Schedule
 from .zones import zone_called
 
 SENDER = "cron"
+OWNER = "user"
+MODES = ("plan", "ask", "accept-edits", "auto")
 MOST_JITTER = 3600
 KINDS: dict[str, type | tuple[type, ...]] = {
     "id": int,
@@ -18,6 +20,8 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "skill": str,
     "message": str,
     "sender": str,
+    "created_by": str,
+    "mode": str,
     "tz": str,
     "quiet_start": str,
     "quiet_end": str,
@@ -39,6 +43,8 @@ class Entry:
     sender: str = SENDER
     once: bool = False
     jitter: float = 0.0  # seconds it may come later
+    created_by: str = OWNER  # the sender whose rights its turns have
+    mode: str = ""  # the permission mode of its turns; empty: the conversation's
 
     @property
     def title(self) -> str:
@@ -64,18 +70,34 @@ def read_table(table: dict[str, Any], zone: tzinfo) -> Entry:
             raise MistakeError(key, f"this entry has no {key}; add one")
     if not 0 <= table["id"] < 2**64:
         raise MistakeError("id", f"the id {table['id']} is not within 0 and 2^64")
-    for key in ("agent", "sender"):
+    for key in ("agent", "sender", "created_by"):
         if table.get(key) == "":
             raise MistakeError(key, f"{key} is empty; name one, or leave the line out")
+    mode = table.get("mode", "")
+    if "mode" in table and mode not in MODES:
+        raise MistakeError("mode", f"mode {mode!r} is none of {', '.join(MODES)}; write one")
+    sender = table.get("sender", SENDER)
     return Entry(
         id=table["id"],
         schedule=Schedule(expression_of(table), zone_of(table, zone), quiet_of(table)),
         agent=table["agent"],
         content=content_of(table),
-        sender=table.get("sender", SENDER),
+        sender=sender,
+        created_by=table.get("created_by", default_creator(sender)),
+        mode=mode,
         once=table.get("once", False),
         jitter=jitter_of(table),
     )
+
+
+def default_creator(sender: str) -> str:
+    """Who set a job up that does not say so.
+
+    The file is in the daemon's home, so it was the owner. But a job that speaks in somebody else's
+    conversation reads what they wrote there, and must not act on it with the owner's rights.
+    """
+    is_own = sender in (SENDER, OWNER) or sender.startswith((f"{SENDER}:", f"{OWNER}~"))
+    return OWNER if is_own else sender
 
 
 def check_kind(table: dict[str, Any], key: str, kind: type | tuple[type, ...]) -> None:

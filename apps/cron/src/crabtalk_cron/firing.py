@@ -22,7 +22,16 @@ async def fire(home: Path, entry: Entry, begun: Callable[[], Awaitable[None]]) -
     async with (
         connect(home=home, client="crabtalk-cron") as client,
         aclosing(
-            client.stream(entry.agent, entry.content, sender=entry.sender, detach=True)
+            client.stream(
+                entry.agent,
+                entry.content,
+                sender=entry.sender,
+                detach=True,
+                mode=entry.mode or None,
+                # Nobody is there to say yes: a call that needs it is refused at once.
+                unattended=True,
+                origin=entry.created_by,
+            )
         ) as events,
     ):
         async for event in events:

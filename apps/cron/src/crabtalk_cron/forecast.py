@@ -28,6 +28,7 @@ def as_json(entry: Entry, moments: list[datetime]) -> dict[str, Any]:
         "agent": entry.agent,
         "content": entry.content,
         "sender": entry.sender,
+        "created_by": entry.created_by,
         "once": entry.once,
         "jitter": entry.jitter,
         "next": [moment.isoformat() for moment in moments],

@@ -6,7 +6,16 @@ from datetime import tzinfo
 from typing import Any
 
 from .document import TABLE, DocumentError, entry_lines, read
-from .entry import KINDS, Entry, MistakeError, read_table, zone_of
+from .entry import (
+    KINDS,
+    OWNER,
+    SENDER,
+    Entry,
+    MistakeError,
+    default_creator,
+    read_table,
+    zone_of,
+)
 from .zones import LOCAL
 
 AT_ONCE = 8
@@ -104,6 +113,8 @@ class Reader:
     def _remark_on(self, place: int, table: dict[str, Any]) -> None:
         for key in table.keys() - KINDS.keys():
             self._found.remarks.append(Remark(self._line(place, key), ignored(key)))
+        if "created_by" not in table:
+            self._remark_on_creator(place, default_creator(table.get("sender", SENDER)))
         ends = [key for key in ("quiet_start", "quiet_end") if key in table]
         if len(ends) == 1:
             self._found.remarks.append(
@@ -112,6 +123,14 @@ class Reader:
                     f"{ends[0]} alone means nothing and is ignored; set both ends of quiet hours",
                 )
             )
+
+    def _remark_on_creator(self, place: int, creator: str) -> None:
+        if creator != OWNER:
+            text = (
+                f"its turns have the rights of {creator}, not yours, as they speak in that "
+                f'conversation; add created_by = "{OWNER}" to give them yours'
+            )
+            self._found.remarks.append(Remark(self._line(place, "sender"), text))
 
     def _mistake_above(self, key: str, message: str) -> None:
         self._found.mistakes.append(Remark(self._line_above(key), message))

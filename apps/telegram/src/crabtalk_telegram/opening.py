@@ -35,7 +35,8 @@ async def open_telegram(settings: Settings, *, pace: Pace | None = None) -> Asyn
     timeout = httpx.Timeout(READ, connect=CONNECT)
     asking = line(1, Asking)
     async with opened_bot(settings, asking) as bot, httpx.AsyncClient(timeout=timeout) as http:
-        service = Telegram(bot, http, source_of(settings, bot, asking), pace)
+        source = source_of(settings, bot, asking)
+        service = Telegram(bot, http, source, pace, settings.owners)
         async with aclosing(service):
             yield service
 

@@ -58,6 +58,7 @@ COMMANDS = (
     ("title", "Name this conversation"),
     ("help", "What there is"),
 )
+MODE = ("mode", "Show or set what the agent may do without asking")
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -87,7 +88,9 @@ class Telegram:
         http: httpx.AsyncClient,
         source: Source,
         pace: Pace | None = None,
+        owners: Sequence[str] = (),
     ) -> None:
+        self._owners = owners
         self._bot = bot
         self._http = http
         self._source = source
@@ -157,13 +160,25 @@ class Telegram:
             await self._bot.answer_callback_query(query)
 
     async def _offer_commands(self) -> None:
+        """/mode is in the menus of the owner's own chats alone."""
         with suppress(TelegramError):
             await self._bot.set_my_commands(COMMANDS)
+        for owner in self._owners:
+            if owner.isdecimal():
+                scope = telegram.BotCommandScopeChat(int(owner))
+                with suppress(TelegramError):
+                    await self._bot.set_my_commands((*COMMANDS, MODE), scope=scope)
 
     # ── What goes ───────────────────────────────────────────────────────────────────────────
 
     async def send(
-        self, chat: Chat, text: Rich, *, buttons: Sequence[Button] = (), reply_to: str = ""
+        self,
+        chat: Chat,
+        text: Rich,
+        *,
+        buttons: Sequence[Button] = (),
+        reply_to: str = "",
+        is_literal: bool = False,
     ) -> str:
         await self._pace.send()
 
@@ -176,10 +191,16 @@ class Telegram:
             )
 
         with translated():
-            return str((await rendered(send, text)).message_id)
+            return str((await render(send, text, is_literal=is_literal)).message_id)
 
     async def edit(
-        self, chat: Chat, message_id: str, text: Rich, *, buttons: Sequence[Button] = ()
+        self,
+        chat: Chat,
+        message_id: str,
+        text: Rich,
+        *,
+        buttons: Sequence[Button] = (),
+        is_literal: bool = False,
     ) -> None:
         await self._pace.change(chat.id, is_group=chat.is_group)
 
@@ -196,7 +217,7 @@ class Telegram:
 
         with translated():
             try:
-                await rendered(edit, text)
+                await render(edit, text, is_literal=is_literal)
             except TelegramError as error:
                 if not says(error, UNCHANGED):
                     raise
@@ -273,6 +294,16 @@ class Telegram:
                 document=data, filename=name, caption=caption or None, **place
             ),
         )
+
+
+async def render(
+    call: Callable[[dict[str, Any]], Awaitable[T]], text: Rich, *, is_literal: bool
+) -> T:
+    if not is_literal:
+        return await rendered(call, text)
+    # Telegram is given no marks to read: what is monospaced is said by place and length.
+    block = telegram.MessageEntity(telegram.MessageEntity.PRE, 0, units(text))
+    return await call({"text": text, "entities": [block], "link_preview_options": NO_PREVIEW})
 
 
 async def rendered(call: Callable[[dict[str, Any]], Awaitable[T]], text: Rich) -> T:

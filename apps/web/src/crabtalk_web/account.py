@@ -41,15 +41,17 @@ async def asked(home: Path, method: str, path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-async def paired(path: Path, url: str) -> "Credentials":
-    """Shows how to let this machine in, again and again until somebody does."""
+async def paired(path: Path, url: str, invite: str = "") -> "Credentials":
+    """Shows how to let this machine in, again and again until somebody does. `invite` lets whoever
+    opens the link make an account."""
     from .gateway import GatewayError, Pairing, RelayHttp
 
     async with RelayHttp(url) as relay:
         while True:
             pairing = Pairing(relay)
             await pairing.ask()  # a link is of use only once the relay knows of it
-            show(invitation(pairing.link, pairing.app_link))
+            link = f"{pairing.link}&invite={invite}" if invite else pairing.link
+            show(invitation(link, pairing.app_link))
             try:
                 found = await pairing.wait()
             except GatewayError:

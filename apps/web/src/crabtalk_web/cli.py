@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,9 +19,12 @@ from crabtalk.component.command import (
 
 from . import __version__
 from .account import asked, paired, settings
+from .relay_commands import accounts, invites
 from .running import relay_config, relay_until_stopped, run, until_stopped, up_until_stopped
 
 NAME = "crabtalk-web"
+# What our page calls itself, which numbers its messages.
+PROTECTED = "crabtalk-page/"
 EXAMPLES = """\b
 Examples:
   crabtalk-web up
@@ -112,23 +116,46 @@ def gateway(home: Path, verbose: bool) -> None:
     run(home, verbose, Gateway(home, credentials, config).run(), "web")
 
 
-@main.command()
+@main.group(invoke_without_command=True)
 @home_option
 @verbose_option
 @click.option("--port", type=click.IntRange(0, 65535), help="Another than config/web.toml says.")
-def relay(home: Path, verbose: bool, port: int | None) -> None:
-    """Run the relay alone. It keeps what it cannot read.
+@click.option(
+    "--registration",
+    type=click.Choice(["open", "invite", "closed"]),
+    help="Who may make an account here.",
+)
+@click.pass_context
+def relay(
+    context: click.Context,
+    home: Path,
+    verbose: bool,
+    port: int | None,
+    registration: str | None,
+) -> None:
+    """Run the relay alone, or manage its accounts and invites.
+
+    It keeps what it cannot read. Where others can reach it, new accounts need an invite.
 
     \b
-    Example:
+    Examples:
       crabtalk-web relay --port 3005
+      crabtalk-web relay invites create
+      crabtalk-web relay accounts list
     """
     from .gateway import load_config
     from .gateway.store import Store
 
+    if context.invoked_subcommand is not None:
+        return
     config = load_config(Store(home).config)
     Store(home).prepare()
-    run(home, verbose, relay_until_stopped(relay_config(home, config, port)), "relay")
+    settings = relay_config(home, config, port, registration or "")
+    run(home, verbose, relay_until_stopped(settings), "relay")
+
+
+relay.add_command(accounts)
+relay.add_command(invites)
 
 
 @main.command()
@@ -197,8 +224,19 @@ def list_devices(home: Path, in_json: bool) -> None:
     if in_json:
         document({"devices": found})
     elif found:
-        rows = [[str(one.get(key) or "") for key in ("id", "kind", "client")] for one in found]
+        rows = [
+            [*(str(one.get(key) or "") for key in ("id", "kind", "client")), protection_of(one)]
+            for one in found
+        ]
         show(table([[one_line(cell) for cell in row] for row in rows]))
+
+
+def protection_of(device: dict[str, Any]) -> str:
+    """What is to be said of a device that writes messages without a counter."""
+    is_protected = str(device.get("client") or "").startswith(PROTECTED)
+    if is_protected or device.get("kind") == "terminal":
+        return ""
+    return "writes without replay protection"
 
 
 @devices.command()
@@ -239,6 +277,16 @@ def status(home: Path, in_json: bool) -> None:
         show("This machine is not paired; run `crabtalk-web up`, or `crabtalk-web pair URL`.")
         return
     show(f"Paired with {found['relay']}, {'running' if found['running'] else 'not running'}.")
-    rows = [[one_line(one["agent"]), f"{one['unsent']} to send"] for one in found["conversations"]]
+    rows = [describe_conversation(one) for one in found["conversations"]]
     if rows:
         show(table(rows))
+
+
+def describe_conversation(one: dict[str, Any]) -> list[str]:
+    told = []
+    if one["refused"]:
+        told.append(f"{one['refused']} messages refused")
+    if one["unprotected"]:
+        names = ", ".join(one_line(name) for name in one["unprotected"])
+        told.append(f"written to without replay protection by {names}")
+    return [one_line(one["agent"]), f"{one['unsent']} to send", "; ".join(told)]

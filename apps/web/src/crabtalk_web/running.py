@@ -14,8 +14,10 @@ from .account import is_welcome, paired
 
 if TYPE_CHECKING:
     from .gateway import GatewayConfig
-    from .relay import RelayConfig
+    from .relay import Relay, RelayConfig
 
+# How long the invite is good that `crabtalk-web up` prints. Seconds.
+FIRST_INVITE = 24 * 3600.0
 PAGE = Path(__file__).with_name("page")
 
 
@@ -63,12 +65,21 @@ async def up_until_stopped(home: Path) -> None:
     config = load_config(store.config)
     async with Relay(relay_config(home, config)) as relay:
         show(f"The page is at {relay.url}")
+        for notice in relay.config.notices():
+            show(notice)
         credentials = load_credentials(store.credentials)
         if credentials is not None and await is_welcome(relay.url, credentials.token):
             credentials = replace(credentials, relay=relay.url)  # it may have moved
         else:
-            credentials = await paired(store.credentials, relay.url)
+            credentials = await paired(store.credentials, relay.url, await first_invite(relay))
         await Gateway(home, credentials, config).run()
+
+
+async def first_invite(relay: "Relay") -> str:
+    """An invite for whoever opens the link of this machine; empty where none is needed."""
+    if relay.config.registration_mode != "invite":
+        return ""
+    return await relay.create_invite(1, FIRST_INVITE)
 
 
 async def relay_until_stopped(config: "RelayConfig") -> None:
@@ -76,12 +87,18 @@ async def relay_until_stopped(config: "RelayConfig") -> None:
 
     async with Relay(config) as serving:
         show(serving.url)
+        for notice in config.notices():
+            show(notice)
         await asyncio.Event().wait()  # until cancelled, as it is meant to be
 
 
-def relay_config(home: Path, config: "GatewayConfig", port: int | None = None) -> "RelayConfig":
+def relay_config(
+    home: Path, config: "GatewayConfig", port: int | None = None, registration: str = ""
+) -> "RelayConfig":
+    """Raises RelayConfigError."""
     from .gateway.store import Store
     from .relay import RelayConfig
+    from .relay.limits import read_limits
 
     given = config.relay
     return RelayConfig(
@@ -93,4 +110,7 @@ def relay_config(home: Path, config: "GatewayConfig", port: int | None = None) -
         host_name=given.host_name,
         public_url=given.public_url,
         static=PAGE,
+        registration=registration or given.registration,  # type: ignore[arg-type]  # it checks
+        trusted_proxies=given.trusted_proxies,
+        limits=read_limits(given.limits),
     )

@@ -30,6 +30,8 @@ def conversations(store: Store) -> list[dict[str, Any]]:
                 "session": book.session,
                 "unsent": len(book.unsent),
                 "waiting": len(book.waiting),
+                "refused": book.memory.refused if book.memory is not None else 0,
+                "unprotected": sorted(book.memory.clients) if book.memory is not None else [],
             }
         )
     return found

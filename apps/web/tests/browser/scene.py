@@ -21,7 +21,7 @@ from tests.model_server import read_script
 from .visitor import Visitor, visitor
 
 OWL = "owl"  # who is a guest, and whom tasks are given to
-NAMES = tuple(f"crab{letter}" for letter in ascii_lowercase)
+NAMES = tuple(f"crab{ending}" for ending in (*ascii_lowercase, "za", "zb", "zc", "zd"))
 
 
 def cast(*names: str) -> dict[str, str]:

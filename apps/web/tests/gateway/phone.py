@@ -60,8 +60,9 @@ class Session:
 
 
 class Phone:
-    def __init__(self, url: str, secret: MasterSecret | None = None) -> None:
+    def __init__(self, url: str, secret: MasterSecret | None = None, invite: str = "") -> None:
         self.url = url
+        self.invite = invite
         self.secret = secret or MasterSecret(new_key())
         self.token = ""
         self.told: list[tuple[str, Any]] = []
@@ -86,6 +87,7 @@ class Phone:
                 "publicKey": to_base64(self.secret.account_key),
                 "challenge": to_base64(challenge),
                 "signature": to_base64(self.secret.sign(challenge)),
+                **({"invite": self.invite} if self.invite else {}),
             },
         )
         self.token = told["token"]
@@ -282,8 +284,10 @@ class Phone:
 
 
 @asynccontextmanager
-async def phone(url: str, secret: MasterSecret | None = None) -> AsyncIterator[Phone]:
-    async with Phone(url, secret) as device:
+async def phone(
+    url: str, secret: MasterSecret | None = None, invite: str = ""
+) -> AsyncIterator[Phone]:
+    async with Phone(url, secret, invite) as device:
         yield device
 
 

@@ -9,6 +9,7 @@ import socket
 import stat
 from pathlib import Path
 
+import aiohttp
 import pytest
 import trustme
 
@@ -20,6 +21,7 @@ from crabtalk_web.account import invitation
 from crabtalk_web.gateway import GatewayConfig, RelayHttp, RelayRefusedError, Store
 from crabtalk_web.gateway.config import RelaySettings
 from crabtalk_web.relay import Relay, RelayConfig
+from crabtalk_web.sealing import MasterSecret, new_key, to_base64
 from crabtalk_web.stream import decode
 from tests.daemon.served import served, told
 
@@ -31,6 +33,13 @@ VERBS = [
     ("pair",),
     ("gateway",),
     ("relay",),
+    ("relay", "accounts"),
+    ("relay", "accounts", "list"),
+    ("relay", "accounts", "remove"),
+    ("relay", "invites"),
+    ("relay", "invites", "create"),
+    ("relay", "invites", "list"),
+    ("relay", "invites", "revoke"),
     ("tap",),
     ("renew",),
     ("devices",),
@@ -134,6 +143,28 @@ def test_a_link_that_a_phone_can_open_comes_with_a_code() -> None:
     assert "No other device" not in told
 
 
+@pytest.mark.req("relay.registration.default")
+async def test_where_an_invite_is_needed_the_link_has_one(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    configure(home, f'[relay]\nport = {free_port()}\nregistration = "invite"\n')
+    async with running(tmp_path / "log", "up", "--home", home) as program:
+        url = (await program.until(r"The page is at (\S+)"))[1]
+        await program.until("New accounts need an invite")
+        invite = (await program.until(r"#key=[\w-]+&invite=(\S+)"))[1]
+        async with phone(url, invite=invite) as device:
+            assert await device.sessions() == []
+        async with aiohttp.ClientSession(url) as http:
+            secret, challenge = MasterSecret(new_key()), b"any"
+            login = {
+                "publicKey": to_base64(secret.account_key),
+                "challenge": to_base64(challenge),
+                "signature": to_base64(secret.sign(challenge)),
+                "invite": invite,
+            }
+            async with http.post("/v1/auth", json=login) as refused:
+                assert refused.status == 403
+
+
 @pytest.mark.req("web.cli.up")
 async def test_two_do_not_run_in_one_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
@@ -235,6 +266,9 @@ async def test_status_of_a_machine_that_is_not_paired(tmp_path: Path) -> None:
         ("sender = 1", "must be a text"),
         ('while_busy = "shout"', "queue"),
         ("[relay]\nport = true", "whole number"),
+        ('[relay]\nregistration = "shut"', '"open", "invite" or "closed"'),
+        ('[relay]\ntrusted_proxies = "10.0.0.1"', "must be a list"),
+        ('[relay.limits]\naccounts = "many"', "table of numbers"),
         ("sender = ", "cannot read"),
     ],
 )

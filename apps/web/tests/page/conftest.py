@@ -10,7 +10,7 @@ from apps.web.tests.gateway.phone import Phone, phone
 from apps.web.tests.page.tab import PAGE, Tab, tab
 from crabtalk_web.relay import Limits, Relay, RelayConfig
 
-LIMITS = Limits(strangers_requests=100_000, uploads_a_minute=10_000)
+LIMITS = Limits(strangers_requests=100_000, accounts_an_hour=100_000, uploads_a_minute=10_000)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -41,7 +41,7 @@ async def test_an_account_is_made_and_is_there_after_a_reload(one: Tab) -> None:
     await one.until("device.connection.state === 'online'")
     assert await one.do("return device.backupWords();") == words
     (device,) = await one.do("return device.devices();")
-    assert (device["isThis"], device["client"]) == (True, "web/Chrome on Linux")
+    assert (device["isThis"], device["client"]) == (True, "crabtalk-page/Chrome on Linux")
 
 
 @pytest.mark.req("page.account.words")

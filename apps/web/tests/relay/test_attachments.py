@@ -172,7 +172,7 @@ async def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.req("relay.files.public_url")
 async def test_addresses_are_those_by_which_devices_reach_the_relay(tmp_path: Path) -> None:
-    async with town(tmp_path, public_url="https://relay.example/") as there:
+    async with town(tmp_path, registration="open", public_url="https://relay.example/") as there:
         ada = await there.person()
         session = await ada.session()
         url = (await offer(ada, session, 5)).ok["uploadUrl"]

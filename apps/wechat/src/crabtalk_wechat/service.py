@@ -74,15 +74,27 @@ class WeChat:
     # ── What goes ───────────────────────────────────────────────────────────────────────────
 
     async def send(
-        self, chat: Chat, text: Rich, *, buttons: Sequence[Button] = (), reply_to: str = ""
+        self,
+        chat: Chat,
+        text: Rich,
+        *,
+        buttons: Sequence[Button] = (),
+        reply_to: str = "",
+        is_literal: bool = False,
     ) -> str:
-        shown = plain(text)
+        shown = text if is_literal else plain(text)
         if self.measure(shown) > TEXT:
             raise TooLong(f"a message has {TEXT} characters at most")
         return await self._send(chat.id, {"type": Kind.TEXT, "text_item": {"text": shown}})
 
     async def edit(
-        self, chat: Chat, message_id: str, text: Rich, *, buttons: Sequence[Button] = ()
+        self,
+        chat: Chat,
+        message_id: str,
+        text: Rich,
+        *,
+        buttons: Sequence[Button] = (),
+        is_literal: bool = False,
     ) -> None:
         raise Refused("messages in WeChat cannot be changed")
 

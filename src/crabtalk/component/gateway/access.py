@@ -8,8 +8,9 @@ from pathlib import Path
 
 from .errors import GatewayError
 from .pairing import LENGTH, LETTERS, Pairing, normal
+from .senders import GROUP
 from .service import Chat, Person, Update
-from .settings import GROUP, Settings, allow, load_allowed
+from .settings import Settings, allow, load_allowed
 
 # A stranger is told once in so many seconds, and so many are remembered.
 TELL_EVERY = 3600.0

@@ -8,6 +8,7 @@ from .desk import Desk
 from .entries import Answering, Ask, Asking, Done, Item, Unasked
 from .errors import NOT_FOUND, is_away
 from .forms import Form, read_payload
+from .posting import is_shown
 from .reply import Reply
 from .service import Blocked, Rich, ServiceError
 from .turn import Turn
@@ -36,7 +37,14 @@ async def press(desk: Desk, turn: Turn | None, item: Item) -> bool:
     if turn is not None and turn.may_ask:
         return False
     form = turn.form if turn is not None else None
-    if turn is not None and form is not None and is_pressed(form, item.update.press):
+    if turn is not None and form is not None and is_being_sent(turn, form):
+        return False  # pressed before the journal has that the message arrived
+    if (
+        turn is not None
+        and form is not None
+        and may_answer(desk, turn, form, item)
+        and is_pressed(form, item.update.press)
+    ):
         desk.journal.note(turn.writing.filled(form))
         try:
             await give(desk, turn, form, item)
@@ -50,6 +58,37 @@ async def press(desk: Desk, turn: Turn | None, item: Item) -> bool:
 
 def is_pressed(form: Form, payload: str) -> bool:
     return read_payload(payload)[0] >= 0 and (form.is_complete or form.press(payload))
+
+
+def may_answer(desk: Desk, turn: Turn, form: Form, item: Item) -> bool:
+    """Whether this person may answer the question being asked, if that is an approval: only what
+    the chat has seen as a whole, and only who may approve. A button that looks like ours is not
+    enough: a program of theirs can press any."""
+    if not form.is_approval:
+        return True
+    filled = turn.item.forms.get(form.ask)
+    is_asked = filled is not None and is_shown(filled) and filled.asked == form.current
+    return (is_asked or form.is_complete) and desk.bindings.may_approve(item.update)
+
+
+def is_being_sent(turn: Turn, form: Form) -> bool:
+    """Whether the approval being asked is on its way to the chat."""
+    filled = turn.item.forms.get(form.ask)
+    return (
+        form.is_approval
+        and not form.is_complete
+        and filled is not None
+        and filled.asked == form.current
+        and not filled.message
+    )
+
+
+def is_reply(desk: Desk, turn: Turn, item: Item) -> bool:
+    """Whether words answer what the agent asks. Others are said into the turn."""
+    form = turn.form
+    if form is None or item.update.attachments:
+        return False
+    return form.is_answer(item.update.text) and may_answer(desk, turn, form, item)
 
 
 async def say(desk: Desk, turn: Turn, item: Item) -> bool:

@@ -263,6 +263,8 @@ def write_tested(
     if agent is not None:
         changes["agent"] = agent
     settings = program.settings(home)
+    if agent is not None and settings.agents and agent not in settings.agents:
+        raise click.UsageError(f"agents in {path} does not list {agent!r}; add it there first")
     tested = replace(settings, token=token, base_url=(base_url or settings.base_url).rstrip("/"))
     who = asyncio.run(asked(program, tested))
     home.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from crabtalk.client import ServerError
 
+from .bindings import NOT_ALLOWED
 from .desk import Desk
 from .entries import Ask, Asking, Chose, Item, Unasked
 from .errors import BUSY
-from .service import Rich
+from .service import Rich, Update
 
 HELP = """\
 Write, and the agent answers. What you write while it works, it reads as it goes on.
@@ -22,9 +23,20 @@ Write, and the agent answers. What you write while it works, it reads as it goes
 /help: this text
 
 A name of a skill behind a slash uses the skill."""
+OWNER_HELP = "/mode, /mode NAME: show or set what the agent may do without asking you"
+NOT_OWNER = "Only the owner of this program can see or set the mode."
+# What sets a conversation back to its agent's own mode.
+DEFAULT = "default"
+MODES = (
+    "plan: it only reads",
+    "ask: it asks before it edits a file or runs a command that may do harm",
+    "accept-edits: it edits files without asking",
+    "auto: it does all that the agent's file allows",
+    f"{DEFAULT}: as the agent's file says",
+)
 
 # Answered at once, whatever the agent is doing.
-QUICK = frozenset({"start", "help", "agents", "search", "title"})
+QUICK = frozenset({"start", "help", "agents", "search", "title", "mode"})
 NAMES = QUICK | {"agent", "guest", "stop", "new", "compact"}
 HITS = 5
 SNIPPET = 200
@@ -71,12 +83,14 @@ class Commands:
         return any(skill.name.lower() == name for skill in skills)
 
     async def run(self, item: Item, command: Command) -> Rich:
-        agent, sender = self._desk.agent(item.update.chat), self._desk.sender(item.update)
+        agent, sender = self._desk.agent(item.update), self._desk.sender(item.update)
         match command.name:
             case "start" | "help":
-                return HELP
+                return self._help(item.update)
             case "agents":
-                return await self._agents(agent)
+                return await self._agents(item.update, agent)
+            case "mode":
+                return await self._mode(item.update, agent, sender, command.rest.lower())
             case "agent":
                 return await self._choose(item, agent, command.rest)
             case "search":
@@ -89,24 +103,48 @@ class Commands:
                 called = guest_in(f"@{command.rest}")
                 if called is None:
                     return "Say who, and what: /guest NAME WORDS"
+                if not self.is_allowed(item.update, called.name):
+                    return NOT_ALLOWED.format(name=called.name)
                 return f"There is no agent {called.name}; see /agents"
             case _:
                 return f"There is no command or skill /{command.name}; see /help"
 
-    async def _agents(self, current: str) -> Rich:
+    def is_allowed(self, update: Update, agent: str) -> bool:
+        return self._desk.bindings.is_allowed(update, agent)
+
+    def _help(self, update: Update) -> Rich:
+        return f"{HELP}\n\n{OWNER_HELP}" if self._desk.bindings.is_owner(update) else HELP
+
+    async def _mode(self, update: Update, agent: str, sender: str, name: str) -> Rich:
+        """Shows or sets the permission mode. The daemon still decides what a run may do."""
+        if not self._desk.bindings.is_owner(update):
+            return NOT_OWNER
+        known = [mode.partition(":")[0] for mode in MODES]
+        if name and name not in known:
+            return "\n".join([f"There is no mode {name}. The modes are:", *MODES])
+        wanted = None if not name else "" if name == DEFAULT else name
+        info = await self._client.set_mode(agent, wanted, sender=sender)
+        origin = "set for this conversation" if info.is_set else "as the agent's file says"
+        return f"The mode is {info.mode} ({origin})."
+
+    async def _agents(self, update: Update, current: str) -> Rich:
         lines = [
             f"- {agent.name}{' (here)' if agent.name == current else ''}"
             f"{f': {agent.description}' if agent.description else ''}"
             for agent in (await self._client.list_agents()).agents
+            if self.is_allowed(update, agent.name)
         ]
         return "\n".join(["Agents:", *lines])
 
     async def _choose(self, item: Item, current: str, name: str) -> Rich:
         if not name:
             return f"You are talking to {current}. /agent NAME changes that; /agents lists them."
+        # Before the daemon is asked: whether there is such an agent is not everybody's business.
+        if not self.is_allowed(item.update, name):
+            return NOT_ALLOWED.format(name=name)
         if not await self.is_agent(name):
             return f"There is no agent {name}; see /agents"
-        chosen = "" if name == self._desk.settings.agent else name
+        chosen = "" if name == self._desk.bindings.default_agent(item.update) else name
         self._desk.journal.note(Chose(item.update.chat.id, chosen))
         return f"You are talking to {name} now."
 

@@ -3,11 +3,13 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from .bindings import AgentBindings
 from .files import Files
 from .journal import Journal
 from .link import Link
 from .reply import LATE_AFTER
-from .service import Chat, Service, Update
+from .senders import build_sender
+from .service import Service, Update
 from .settings import Settings
 
 
@@ -33,14 +35,25 @@ class Desk:
     turns: asyncio.Semaphore  # one for each turn that may be at the daemon at once
     bounds: Bounds = field(default_factory=Bounds)
 
-    def sender(self, update: Update) -> str:
-        """A person, or a group as one."""
-        if update.chat.is_group:
-            return f"{self.service.prefix}:group:{update.chat.id}"
-        return f"{self.service.prefix}:{update.person.id}"
+    @property
+    def bindings(self) -> AgentBindings:
+        return AgentBindings(self.settings)
 
-    def agent(self, chat: Chat) -> str:
-        return self.journal.book.chat(chat.id).agent or self.settings.agent
+    def sender(self, update: Update) -> str:
+        """A person, or a group as one. Raises GatewayError."""
+        return build_sender(self.service.prefix, update)
+
+    def agent(self, update: Update) -> str:
+        """Who answers: the agent the chat has chosen, as long as the settings allow it there."""
+        chosen = self.journal.book.chat(update.chat.id).agent
+        if chosen and self.bindings.is_allowed(update, chosen):
+            return chosen
+        return self.bindings.default_agent(update)
+
+    def withdrawn_agent(self, update: Update) -> str:
+        """The agent that the chat has chosen and may not talk to any more; else empty."""
+        chosen = self.journal.book.chat(update.chat.id).agent
+        return "" if not chosen or self.bindings.is_allowed(update, chosen) else chosen
 
 
 def spoken(update: Update, text: str) -> str:

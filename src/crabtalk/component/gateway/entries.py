@@ -35,6 +35,7 @@ class Filled(Struct, frozen=True):
     answers: dict[int, list[str]] = field(default_factory=dict)
     settled: list[int] = field(default_factory=list)
     is_open: bool = True  # the agent waits for it
+    asked: int = -1  # of approvals, which have a message each: the question `message` shows
 
 
 class Record(Struct, frozen=True, tag=True):

@@ -9,6 +9,7 @@ import asyncio
 from crabtalk.client import ServerError
 
 from .answers import answer
+from .bindings import NOT_ALLOWED
 from .commands import Command, Commands, folded
 from .desk import Desk
 from .entries import Ask, Item
@@ -31,7 +32,7 @@ class Errand:
     @property
     def agent(self) -> str:
         ask = self._item.ask
-        return ask.agent if ask is not None else self._desk.agent(self._item.update.chat)
+        return ask.agent if ask is not None else self._desk.agent(self._item.update)
 
     async def run(self) -> None:
         """Until it is answered. Raises Blocked. Cancelled, the journal knows how far it was."""
@@ -51,6 +52,8 @@ class Errand:
         """What to answer; None while the daemon is away."""
         ask = self._item.ask
         try:
+            if ask is not None and not self._commands.is_allowed(self._item.update, ask.agent):
+                return NOT_ALLOWED.format(name=ask.agent)
             if ask is not None:
                 return await self._settle(ask)
             return await self._commands.run(self._item, self._command)

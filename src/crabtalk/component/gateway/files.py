@@ -1,16 +1,20 @@
 """Files, both ways: never trusted by name, and never from outside the conversation's directory.
 
-Each conversation has one, `<home>/<name>/files/<sender>`: turns work there, what people send is in
-its `inbox`, and what agents send has to be in it.
+Each sender has one, `<home>/files/<sender>`: turns work there, what people send is in its `inbox`,
+and what agents send has to be in it. The daemon computes the same path and lets nobody else's run
+into it.
 """
 
 import asyncio
 import hashlib
 import logging
+import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+
+from crabtalk.protocol import sender_folder
 
 from .errors import GatewayError
 from .service import Attachment, Refused, Service, Update
@@ -27,17 +31,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    root: Path
+    home: Path
     service: Service
     most_bytes: int = MOST_BYTES
     most_inbox: int = MOST_INBOX
 
     def directory(self, sender: str) -> Path:
-        return self.root / slug(sender)
+        return sender_folder(self.home, sender)
 
     async def prepare(self, sender: str) -> Path:
         """The directory of a conversation, which is there then. Raises OSError."""
         directory = self.directory(sender)
+        earlier = self.home / self.service.name / "files" / slug(sender)
+        await asyncio.to_thread(adopt_folder, earlier, directory)
         await asyncio.to_thread(make_private, directory)
         return directory
 
@@ -46,7 +52,9 @@ class Files:
 
         Raises what the service raises when it is to be tried again: TryLater and Away.
         """
-        folder = self.directory(sender) / INBOX / slug(update.id)
+        if not update.attachments:
+            return []
+        folder = (await self.prepare(sender)) / INBOX / slug(update.id)
         lines: list[str] = []
         for number, attachment in enumerate(update.attachments[:MOST_ATTACHMENTS]):
             name = safe_name(attachment.name)
@@ -96,6 +104,24 @@ def make_private(directory: Path) -> None:
     if not directory.is_dir():
         make_private(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def adopt_folder(earlier: Path, directory: Path) -> None:
+    """Moves what an earlier release kept for a sender into the sender's folder.
+
+    A link stays in its place, so that paths in old conversations still lead to the files.
+    """
+    if earlier.is_symlink() or not earlier.is_dir():
+        return
+    make_private(directory)
+    try:
+        for child in list(earlier.iterdir()):
+            if not os.path.lexists(directory / child.name):
+                child.rename(directory / child.name)
+        earlier.rmdir()
+        earlier.symlink_to(os.path.relpath(directory, earlier.parent), target_is_directory=True)
+    except OSError as error:  # a name that both have, or a system without links
+        log.warning("files of an earlier release are left in %s: %s", earlier, error)
 
 
 def make_room(folder: Path, most: int) -> None:

@@ -1,7 +1,8 @@
 """Forms: what an agent asks, one question at a time, with buttons or with words. Pure.
 
 Options are chosen by pressing, by typing their number or label, or not at all: any other text is an
-answer too. The answers go back as a JSON object, from each question to what was chosen.
+answer too. An approval is different: it takes its labels, yes and no, and nothing else. The answers
+go back as a JSON object, from each question to what was chosen.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 from crabtalk.protocol import wire
 
+from .approvals import DENY, Approval, Measure, label_of, pages_of, read_approval
 from .service import PAYLOAD, Button, Rich
 
 LABEL = 48
@@ -27,6 +29,11 @@ class Question:
     header: str
     options: tuple[tuple[str, str], ...] = ()  # label, description
     is_multiple: bool = False
+    approval: Approval | None = None
+
+    @property
+    def labels(self) -> list[str]:
+        return [label for label, _ in self.options]
 
 
 @dataclass(slots=True)
@@ -56,6 +63,18 @@ class Form:
     def is_complete(self) -> bool:
         return self.current is None
 
+    @property
+    def is_approval(self) -> bool:
+        """Whether it asks for a yes to tool calls."""
+        return any(question.approval is not None for question in self.questions)
+
+    def is_answer(self, text: str) -> bool:
+        """Whether words answer the question being asked."""
+        if self.current is None:
+            return False
+        question = self.questions[self.current]
+        return question.approval is None or bool(label_of(question.labels, text))
+
     def press(self, payload: str) -> bool:
         """False for a button that is not of the question being asked."""
         number, chosen = read_payload(payload)
@@ -77,6 +96,10 @@ class Form:
         if number is None:
             return
         question = self.questions[number]
+        if question.approval is not None:
+            if label := label_of(question.labels, text):
+                self._choose(number, label)
+            return
         chosen = labels_in(question, text)
         if question.is_multiple:
             before = self.answers.get(number, [])
@@ -98,14 +121,13 @@ class Form:
             chosen.append(label)
 
     def reply(self) -> str:
-        """What the agent reads."""
-        return json.dumps(
-            {
-                question.question: ", ".join(self.answers.get(number, []))
-                for number, question in enumerate(self.questions)
-            },
-            ensure_ascii=False,
-        )
+        """What the agent reads. Of two approvals with the same text, a no holds for both."""
+        given: dict[str, str] = {}
+        for number, question in enumerate(self.questions):
+            answer = ", ".join(self.answers.get(number, []))
+            if question.approval is None or given.get(question.question) != DENY:
+                given[question.question] = answer
+        return json.dumps(given, ensure_ascii=False)
 
     # ── As people see it ────────────────────────────────────────────────────────────────────
 
@@ -115,6 +137,23 @@ class Form:
         if number is not None:
             lines.append(self._asking(number, has_buttons=has_buttons, is_open=is_open))
         return "\n\n".join(lines)
+
+    def pages(self, number: int, limit: int, measure: Measure, *, end: str) -> list[str]:
+        """The messages that show one approval: literal text, all of the call."""
+        question = self.questions[number]
+        place = f" {number + 1}/{len(self.questions)}" if len(self.questions) > 1 else ""
+        text = question.approval.text if question.approval is not None else question.question
+        return pages_of(f"Approval{place}", text, end, limit, measure)
+
+    def approval_hint(self, number: int, *, has_buttons: bool) -> str:
+        labels = self.questions[number].labels
+        if has_buttons:
+            return f"Press {' or '.join(labels)}. You can also write yes or no."
+        listed = "  ".join(f"{place}. {label}" for place, label in enumerate(labels, 1))
+        return f"Send a number, or write yes or no:  {listed}"
+
+    def approval_outcome(self, number: int) -> str:
+        return f"Answer: {', '.join(self.answers.get(number, [])) or 'none (closed)'}"
 
     def _answered(self, number: int) -> str:
         question = self.questions[number]
@@ -164,12 +203,24 @@ class Form:
 
 
 def question_of(asked: wire.AskQuestion) -> Question:
+    if asked.HasField("approval"):
+        return approval_of(asked)
     options = tuple(
         (option.label, option.description)
         for option in asked.options
         if option.label.strip() and option.label.strip().lower() != OTHER
     )
     return Question(asked.question, asked.header, options, asked.multi_select)
+
+
+def approval_of(asked: wire.AskQuestion) -> Question:
+    """A call that cannot be shown can be denied, and nothing else."""
+    approval = read_approval(asked.approval)
+    labels = [option.label for option in asked.options if option.label.strip()]
+    if not approval.is_whole:
+        labels = [label for label in labels if label.casefold() == DENY.casefold()]
+    options = tuple((label, "") for label in labels)
+    return Question(asked.question, asked.header, options, approval=approval)
 
 
 def labels_in(question: Question, text: str) -> list[str]:

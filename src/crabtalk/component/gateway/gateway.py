@@ -25,6 +25,7 @@ from .lane import Lane
 from .link import Link
 from .pairing import Pairing
 from .posting import notice
+from .senders import check_prefix, has_valid_ids
 from .service import Blocked, Chat, Person, Refused, Service, ServiceError, Update
 from .settings import Settings
 
@@ -52,6 +53,7 @@ class Gateway:
         book: Book | None = None,
     ) -> None:
         bounds = bounds or Bounds()
+        check_prefix(service.prefix)
         self.place = home / service.name
         self._service = service
         self._bounds = bounds
@@ -61,7 +63,7 @@ class Gateway:
             self._journal,
             service,
             self._link,
-            Files(self.place / "files", service),
+            Files(home, service),
             config,
             asyncio.Semaphore(bounds.turns),
             bounds,
@@ -95,7 +97,7 @@ class Gateway:
         try:
             async with asyncio.TaskGroup() as self._group:
                 for item in list(self._journal.book.items.values()):
-                    self._dispatch(item)
+                    self._resume(item)
                 self._group.create_task(self._listen())
                 self._group.create_task(self._take_all())
                 self._group.create_task(self._let_forget())
@@ -181,6 +183,10 @@ class Gateway:
             log.warning("%s cannot be read and is left out; the journal has it", update.id)
             self._journal.note(LeftOut(update.id, update.unread[:MOST_RAW]))
             return None
+        if not has_valid_ids(update):
+            log.warning("%s has an id that cannot be served and is left out", update.id)
+            self._journal.note(LeftOut(update.id, repr((update.person.id, update.chat.id))))
+            return None
         if not self.access.serves(update.person, update.chat):
             self._turn_away(update)
             return None
@@ -231,6 +237,15 @@ class Gateway:
             self._notices -= 1
 
     # ── One lane a chat ─────────────────────────────────────────────────────────────────────
+
+    def _resume(self, item: Item) -> None:
+        """Goes on with what the journal has, unless an earlier release took it from somebody whose
+        id cannot be served."""
+        if has_valid_ids(item.update):
+            self._dispatch(item)
+        else:
+            log.warning("%s has an id that cannot be served and is left out", item.id)
+            self._journal.note(Done(item.id))
 
     def _dispatch(self, item: Item) -> None:
         chat = item.update.chat.id

@@ -11,13 +11,14 @@ from contextlib import suppress
 
 from crabtalk.client import ServerError
 
-from .answers import answer, press, reply_to_ask, say
+from .answers import answer, is_reply, press, reply_to_ask, say
+from .bindings import NOT_ALLOWED, WITHDRAWN
 from .commands import NAMES, QUICK, Command, Commands, guest_in, parse
 from .desk import Desk
-from .entries import Answering, Ask, Asking, Closed, Done, Item, Unasked
+from .entries import Answering, Ask, Asking, Chose, Closed, Done, Item, Unasked
 from .errand import Errand
 from .errors import BUSY, NOT_FOUND, is_away
-from .posting import wait_for_daemon
+from .posting import notice, wait_for_daemon
 from .service import Blocked
 from .told import times_said
 from .turn import Turn, with_files
@@ -128,6 +129,7 @@ class Lane:
 
     async def _handle(self, item: Item) -> bool:
         """False for what has to wait."""
+        await self._tell_withdrawn(item)
         if item.text is not None:
             return await answer(self._desk, item, item.text)
         if item.ask is not None:
@@ -145,11 +147,24 @@ class Lane:
             return await self._during(self._turn, item)
         return False
 
+    async def _tell_withdrawn(self, item: Item) -> None:
+        """Says once that the agent this chat had chosen is not allowed here any more."""
+        agent = self._desk.withdrawn_agent(item.update)
+        if not agent:
+            return
+        await self._desk.journal.keep(Chose(item.update.chat.id, ""))
+        answering = self._desk.agent(item.update)
+        text = WITHDRAWN.format(name=agent, answering=answering)
+        await notice(self._desk, item.update.chat, text)
+
     # ── Nothing is going on ─────────────────────────────────────────────────────────────────
 
     async def _alone(self, item: Item, command: Command | None) -> bool:
         try:
             called = await self._guest(item, command)
+            if called is not None and not self._commands.is_allowed(item.update, called.name):
+                text = NOT_ALLOWED.format(name=called.name)
+                return await answer(self._desk, item, text)
             if called is not None:
                 self._begin(item, called.rest, called.name)
             elif command is None or await self._is_skill(command):
@@ -180,7 +195,14 @@ class Lane:
         """What a crash, or the daemon's, cut off. What was said is in the conversation."""
         if ask.kind != "answer" and self._running is not None:
             return False
+        refused = [
+            name
+            for name in (ask.agent, ask.guest)
+            if name and not self._commands.is_allowed(item.update, name)
+        ]
         try:
+            if refused and ask.kind == "turn":
+                return await self._withdraw(item, ask, refused[0])
             match ask.kind:
                 case "turn":
                     self._begin(item, item.update.text)
@@ -203,6 +225,16 @@ class Lane:
             self._desk.journal.note(Unasked(item.id))
             self._news.set()
         return was_said
+
+    async def _withdraw(self, item: Item, ask: Ask, name: str) -> bool:
+        """Ends a turn with an agent that this chat may not talk to any more."""
+        try:
+            await self._desk.link.client.kill(ask.agent, sender=ask.sender)
+        except ServerError as error:
+            if error.code != NOT_FOUND:
+                raise
+        self._desk.journal.note(Unasked(item.id), Closed(item.id, 0))
+        return await answer(self._desk, item, NOT_ALLOWED.format(name=name))
 
     async def _was_steered(self, ask: Ask) -> bool:
         link = self._desk.link
@@ -231,7 +263,7 @@ class Lane:
         try:
             if await self._guest(item, None) is not None:
                 return False
-            if turn.form is None or item.update.attachments:
+            if not is_reply(self._desk, turn, item):
                 return await self._steer(turn, item)
             is_done = await say(self._desk, turn, item)
         except Exception as error:
@@ -312,7 +344,8 @@ class Lane:
 
 def is_answer(turn: Turn, command: Command) -> bool:
     """Where an agent asks for a path, say: what is no command of ours is what it waits for."""
-    return turn.form is not None and command.name not in NAMES
+    form = turn.form
+    return form is not None and not form.is_approval and command.name not in NAMES
 
 
 def is_urgent(item: Item) -> bool:

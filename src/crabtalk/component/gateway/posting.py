@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from .backoff import Backoff
@@ -11,11 +11,15 @@ from .entries import Filed, Filled, Formed, Item, Noticed
 from .errors import GatewayError
 from .forms import Form
 from .reply import SENT_AGAIN
-from .service import Away, Chat, Refused, Rich, TooLong, TryLater
+from .service import Away, Button, Chat, Refused, Rich, TooLong, TryLater
 from .splitting import LEAST, cut
 
 AWAY = "The agent daemon cannot be reached. Your message is kept, and answered when it is back."
 BACK = "The agent daemon is back."
+NOT_SHOWN = (
+    "A call waits for your approval, and it cannot be shown here. Answer it in the terminal or on "
+    "the web page, or /stop."
+)
 # The id of a message that the service did not take.
 REFUSED = "refused"
 
@@ -32,6 +36,9 @@ class Posting:
 
     async def form(self, form: Form, *, is_open: bool = True) -> None:
         """Shows a form as it is now. Raises Blocked; a form that is refused is only logged."""
+        if form.is_approval:
+            await self._show_approval(form, is_open=is_open)
+            return
         service = self._desk.service
         filled = self._item.forms.get(form.ask)
         message = filled.message if filled is not None else ""
@@ -60,6 +67,60 @@ class Posting:
         kept = Filled(sent, form.answers, sorted(form.settled), latest.is_open)
         await self._desk.journal.keep(Formed(self._item.id, form.ask, kept))
 
+    # ── Approvals ───────────────────────────────────────────────────────────────────────────
+
+    async def _show_approval(self, form: Form, *, is_open: bool) -> None:
+        """Each approval has messages of its own. When it is answered, or nobody waits for it any
+        more, its last message loses the buttons and says what was answered."""
+        filled = self._item.forms.get(form.ask) or Filled()
+        is_known = is_shown(filled) and filled.asked >= 0  # earlier releases did not say which
+        if is_known and (not is_open or filled.asked != form.current):
+            await self._close_approval(form, filled)
+        if not is_open or form.current is None:
+            return
+        if filled.asked != form.current or not filled.message:
+            is_unsure = filled.asked == form.current
+            await self._send_approval(form, form.current, is_unsure=is_unsure)
+
+    async def _send_approval(self, form: Form, number: int, *, is_unsure: bool) -> None:
+        service, chat = self._desk.service, self._item.update.chat
+        has_buttons = service.limits.buttons
+        hint = form.approval_hint(number, has_buttons=has_buttons)
+        pages = form.pages(number, service.limits.text, service.measure, end=hint)
+        await self._keep_approval(form, number, "")
+        sent = ""
+        for place, page in enumerate(pages, 1):
+            buttons = form.buttons() if has_buttons and place == len(pages) else []
+
+            async def send(
+                is_marked: bool, page: str = page, buttons: Sequence[Button] = buttons
+            ) -> str:
+                shown = f"{SENT_AGAIN}\n{page}" if is_marked else page
+                return await service.send(chat, shown, buttons=buttons, is_literal=True)
+
+            sent = await once(send, is_unsure=is_unsure)
+            if sent == REFUSED:
+                break
+        # With the message, answers are taken from now on: all of the call is in the chat.
+        await self._keep_approval(form, number, sent)
+        if sent == REFUSED:
+            await notice(self._desk, chat, NOT_SHOWN)
+
+    async def _keep_approval(self, form: Form, number: int, message: str) -> None:
+        latest = self._item.forms.get(form.ask) or Filled()
+        filled = Filled(message, form.answers, sorted(form.settled), latest.is_open, number)
+        await self._desk.journal.keep(Formed(self._item.id, form.ask, filled))
+
+    async def _close_approval(self, form: Form, filled: Filled) -> None:
+        service, chat = self._desk.service, self._item.update.chat
+        if not service.limits.edits:
+            return
+        outcome = form.approval_outcome(filled.asked)
+        pages = form.pages(filled.asked, service.limits.text, service.measure, end=outcome)
+        await patiently(lambda: service.edit(chat, filled.message, pages[-1], is_literal=True))
+
+    # ── Files ───────────────────────────────────────────────────────────────────────────────
+
     async def file(self, call: str, path: str, sender: str) -> None:
         """Sends a file of the agent's. Raises Blocked."""
         desk, item = self._desk, self._item
@@ -79,6 +140,11 @@ class Posting:
 
             await once(send, is_unsure=is_unsure)
         await desk.journal.keep(Filed(item.id, call, is_sent=True))
+
+
+def is_shown(filled: Filled) -> bool:
+    """Whether the question is in the chat, all of it."""
+    return filled.message not in ("", REFUSED)
 
 
 async def upload(desk: Desk, chat: Chat, path: Path, *, is_marked: bool) -> str:

@@ -112,15 +112,29 @@ class Service(Protocol):
         """It is in the journal now: the service may forget it. Called in the order of updates."""
 
     async def send(
-        self, chat: Chat, text: Rich, *, buttons: Sequence[Button] = (), reply_to: str = ""
+        self,
+        chat: Chat,
+        text: Rich,
+        *,
+        buttons: Sequence[Button] = (),
+        reply_to: str = "",
+        is_literal: bool = False,
     ) -> str:
         """Sends one message and returns its id.
 
+        A literal text is shown exactly as it is, monospaced if possible: it is a command somebody
+        is about to allow, and marks that vanish in it would hide what it does.
         Raises Away only when nobody can know whether it arrived, TryLater when it did not.
         """
 
     async def edit(
-        self, chat: Chat, message_id: str, text: Rich, *, buttons: Sequence[Button] = ()
+        self,
+        chat: Chat,
+        message_id: str,
+        text: Rich,
+        *,
+        buttons: Sequence[Button] = (),
+        is_literal: bool = False,
     ) -> None:
         """Changes a message of ours, buttons included. That nothing changed is no error."""
 

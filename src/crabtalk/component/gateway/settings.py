@@ -3,7 +3,12 @@
 token = "123:abc"
 allowed_users = [12345, "group:-100123"]
 agent = "crab"
+agents = ["crab", "guarded"]
+owners = [12345]
 base_url = "https://chat.example"
+
+[chats."67890"]
+agents = ["guarded"]
 """
 
 import tomllib
@@ -17,9 +22,16 @@ from crabtalk.transport import replace_file
 from .errors import GatewayError
 
 AGENT = "crab"
-GROUP = "group:"
 MOST_ALLOWED = 10_000
-SHARED = ("token", "allowed_users", "agent", "base_url")
+SHARED = ("token", "allowed_users", "agent", "agents", "owners", "chats", "base_url")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """What one chat has of its own. Empty: as every other chat."""
+
+    agents: tuple[str, ...] = ()
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,9 @@ class Settings:
     agent: str = AGENT
     base_url: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    agents: tuple[str, ...] = ()  # that chats may talk to; empty: `agent` alone
+    owners: tuple[str, ...] = ()  # people, and groups, that may talk to every agent
+    chats: Mapping[str, ChatSettings] = field(default_factory=dict)
 
 
 def load_settings(path: Path, extra: Mapping[str, Any] | None = None) -> Settings:
@@ -54,10 +69,14 @@ def read_settings(document: Mapping[str, Any], extra: Mapping[str, Any]) -> Sett
     for key in document:
         if key not in SHARED and key not in extra:
             raise GatewayError(f"{key} means nothing here; take it out")
+    agents = names_of(document, "agents")
     return Settings(
         token=text_of(document, "token", ""),
-        allowed_users=allowed_of(document.get("allowed_users", [])),
-        agent=text_of(document, "agent", AGENT) or AGENT,
+        allowed_users=ids_of("allowed_users", document.get("allowed_users", [])),
+        agent=agent_of(document, agents) or AGENT,
+        agents=agents,
+        owners=ids_of("owners", document.get("owners", [])),
+        chats=chats_of(document.get("chats", {})),
         base_url=text_of(document, "base_url", "").rstrip("/"),
         extra={key: same_kind(key, document.get(key, one), one) for key, one in extra.items()},
     )
@@ -70,13 +89,56 @@ def text_of(document: Mapping[str, Any], key: str, default: str) -> str:
     return value
 
 
-def allowed_of(value: Any) -> tuple[str, ...]:
+def ids_of(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MOST_ALLOWED:
-        raise GatewayError("allowed_users must be a list of ids, such as [12345]")
+        raise GatewayError(f"{key} must be a list of ids, such as [12345]")
     for one in value:
         if isinstance(one, bool) or not isinstance(one, str | int) or not str(one).strip():
-            raise GatewayError(f"allowed_users has {one!r}, which is no id")
+            raise GatewayError(f"{key} has {one!r}, which is no id")
     return tuple(str(one).strip() for one in value)
+
+
+def names_of(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Names of agents. A list that is there has at least one: an empty one would allow nobody."""
+    if key not in document:
+        return ()
+    value = document[key]
+    is_list = isinstance(value, list) and 0 < len(value) <= MOST_ALLOWED
+    if not is_list or not all(isinstance(one, str) and one for one in value):
+        raise GatewayError(f'{key} must be a list of names of agents, such as ["{AGENT}"]')
+    return tuple(value)
+
+
+def agent_of(document: Mapping[str, Any], agents: tuple[str, ...]) -> str:
+    """The agent that answers first; empty where nothing says so."""
+    agent = text_of(document, "agent", "") or (agents[0] if agents else "")
+    if agents and agent not in agents:
+        raise GatewayError(
+            f"agent is {agent!r}, which agents does not list; add it there, or take the line out"
+        )
+    return agent
+
+
+def chats_of(value: Any) -> Mapping[str, ChatSettings]:
+    if not isinstance(value, dict) or len(value) > MOST_ALLOWED:
+        raise GatewayError('chats must be tables, such as [chats."12345"]')
+    found: dict[str, ChatSettings] = {}
+    for chat, table in value.items():
+        try:
+            found[chat.strip()] = chat_of(table)
+        except GatewayError as error:
+            raise GatewayError(f'[chats."{chat}"]: {error}') from None
+    return found
+
+
+def chat_of(table: Any) -> ChatSettings:
+    if not isinstance(table, dict):
+        raise GatewayError('write it as a table with agents = ["guarded"]')
+    if unknown := table.keys() - {"agent", "agents"}:
+        raise GatewayError(f"{min(unknown)} means nothing here; take it out")
+    agents = names_of(table, "agents")
+    agent = agent_of(table, agents)
+    return ChatSettings(agents or ((agent,) if agent else ()), agent)
 
 
 def same_kind(key: str, value: Any, default: Any) -> Any:
@@ -126,4 +188,4 @@ def load_allowed(path: Path) -> tuple[str, ...]:
         return ()
     except (OSError, ValueError) as error:
         raise GatewayError(f"cannot read {path}: {error}; correct it, or move it away") from None
-    return allowed_of(document.get("allowed_users", []))
+    return ids_of("allowed_users", document.get("allowed_users", []))

@@ -55,7 +55,7 @@ class Turn:
         self._guest = item.ask.guest if item.ask is not None else guest
         self._changed = changed
         self.sender = item.ask.sender if item.ask is not None else desk.sender(item.update)
-        self.agent = item.ask.agent if item.ask is not None else desk.agent(item.update.chat)
+        self.agent = item.ask.agent if item.ask is not None else desk.agent(item.update)
         self.writing = Writing(desk, item, self.sender, self._guest)
         self._talking: asyncio.Future[str] | None = None
         self._is_stopped = False
@@ -209,6 +209,8 @@ class Turn:
                 pass
 
     def _asked(self, event: wire.AskUserEvent) -> None:
+        if not is_for_chat(event):
+            return
         if self.form is not None and self.form.ask == event.ask_id:
             return
         self.form = Form.of(event)
@@ -277,6 +279,15 @@ def ending(end: wire.StreamEnd) -> str:
     if end.stop_reason == wire.STOP_REASON_NO_ACTION:
         return NO_ANSWER
     return NOTES.get(end.stop_reason, "")
+
+
+def is_for_chat(event: wire.AskUserEvent) -> bool:
+    """Whether this chat may see the question. Approvals for the owner are on the feed of every
+    conversation, and are neither shown to the person whose run asks nor answered by them."""
+    approvals = [one.approval for one in event.questions if one.HasField("approval")]
+    return not approvals or (
+        bool(event.ask_id) and not any(approval.for_owner for approval in approvals)
+    )
 
 
 async def with_files(desk: Desk, update: Update, words: str, sender: str) -> str:

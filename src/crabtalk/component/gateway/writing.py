@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from .desk import Desk
 from .entries import Filled, Formed, Item
 from .forms import Form
@@ -25,6 +27,8 @@ STATUS = 120
 LABEL = 48
 # The question itself is shown.
 ASK_USER = "ask_user"
+# Before calls that were not carried out yet.
+WAITING = "⏳"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,8 @@ class Writing:
         self._labels = shortened(", ".join(shown), STATUS) or self._labels
         self._news.set()
 
-    def close(self) -> None:
-        self._do(Close(len(self._text), f"✓ {self._labels}" if self._labels else ""))
+    def close(self, sign: str = "✓") -> None:
+        self._do(Close(len(self._text), f"{sign} {self._labels}" if self._labels else ""))
 
     def close_part(self) -> None:
         """What is complete is shown: where nothing grows, and parts are wanted."""
@@ -125,16 +129,17 @@ class Writing:
     def show(self, form: Form, *, is_open: bool = True) -> None:
         self.is_asking = is_open and not form.is_complete
         if self.is_asking:
-            self.close()
+            self.close(WAITING if form.is_approval else "✓")
         self._do(Show(form, is_open))
 
     def filled(self, form: Form) -> Formed:
         """What to note of a form that somebody has just filled in a little more."""
         self.show(form)
         before = self._item.forms.get(form.ask) or Filled()
-        return Formed(
-            self._item.id, form.ask, Filled(before.message, form.answers, sorted(form.settled))
+        after = msgspec.structs.replace(
+            before, answers=form.answers, settled=sorted(form.settled), is_open=True
         )
+        return Formed(self._item.id, form.ask, after)
 
     def end(self, note: str) -> None:
         self._do(End(note))

@@ -16,6 +16,7 @@ from crabtalk.component.command import table, visible
 from crabtalk.component.masking import MASK
 from crabtalk.daemon.config import DATABASES, FILES, StorageSettings
 from crabtalk.daemon.home import Home
+from crabtalk.storage import FileStorage
 
 from .home import HomeSide
 from .migration import MigrationError, Outcome, Side, migrate
@@ -28,11 +29,23 @@ async def run(home: Path, source: str, target: str) -> list[Outcome]:
     """Raises MigrationError, HomeError, StorageError and StoreError."""
     with Telling(), Home(home), Bar() as bar:
         files = HomeSide(home)
+        if source == FILES:
+            await close_accepted(home)
         database = target if source == FILES else source
         async with other_side(database, is_source=source != FILES) as other:
             if source == FILES:
                 return await migrate(files, other, bar.update)
             return await migrate(other, files, bar.update)
+
+
+async def close_accepted(home: Path) -> None:
+    """Puts into the logs what a daemon that was killed had accepted: only logs are moved."""
+    storage = FileStorage(home)
+    try:
+        for pair in await storage.unsettled():
+            await storage.load(pair)
+    finally:
+        await storage.close()
 
 
 @asynccontextmanager

@@ -65,6 +65,8 @@ async def database_side(url: str, *, is_source: bool) -> AsyncIterator[DatabaseS
             row = await lock.fetchrow(HOLD)
         refuse_work(row, database)
         await refuse_daemons(database)
+        if is_source:
+            await refuse_accepted(database)
         yield DatabaseSide(database, url)
         await refuse_daemons(database)
         if lock.is_closed():
@@ -98,6 +100,17 @@ async def refuse_daemons(database: Database) -> None:
         raise MigrationError(
             f"daemons use {database.name}: {', '.join(names)}; stop all of them first (one that "
             "was killed counts until its lease is over)"
+        )
+
+
+async def refuse_accepted(database: Database) -> None:
+    """Only logs are moved, and messages that were accepted are not there yet."""
+    rows = await database.fetch("SELECT count(*) AS left FROM accepted")
+    if rows[0]["left"]:
+        raise MigrationError(
+            f"daemons of {database.name} were killed with {rows[0]['left']} accepted messages that "
+            "are in no conversation yet; start a daemon, which adds them in a few seconds, stop "
+            "it, and run this again"
         )
 
 

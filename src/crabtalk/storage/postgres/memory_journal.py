@@ -81,6 +81,12 @@ ON CONFLICT (name) DO UPDATE SET seq = m.seq + 1, next_id = excluded.next_id
 RETURNING id, seq
 """
 
+# The same for one who knows all that was written.
+REPLACE_CURRENT = """
+UPDATE memories SET seq = seq + 1, next_id = $2
+WHERE name = $1 AND id = $3 AND seq = $4 RETURNING id, seq
+"""
+
 
 def written(locked: str, changed: str) -> str:
     return WRITE.format(locked=locked, changed=changed, every=PRUNED_EVERY, kept=KEPT)
@@ -125,8 +131,13 @@ class PostgresJournal:
             self._position = new
         return not is_known
 
-    def replace(self, table: Table) -> None:
-        self._position = self._await(WAIT_FOR_ALL, self._replace, table)
+    def replace(self, table: Table, *, is_partial: bool = False) -> News | None:
+        act = self._replace_if_current if is_partial else self._replace
+        outcome = self._await(WAIT_FOR_ALL, act, table)
+        if isinstance(outcome, Answer):
+            return outcome.news()
+        self._position = outcome
+        return None
 
     def settle(self, table: Table, *, last: bool = False) -> bool:
         return True
@@ -193,14 +204,31 @@ class PostgresJournal:
         values = [self._name, entry.id + 1, *row_of(entry)]
         return (NEXT_PUT, [*values, *known]) if known.memory else (FIRST_PUT, values)
 
-    async def _replace(self, table: Table) -> Position:
+    async def _replace(self, table: Table) -> Position | Answer:
         async with self._database.transaction() as connection:
             (row,) = await connection.fetch(REPLACE, self._name, table.next_id)
-            position = Position(*row)
-            await connection.execute(
-                "DELETE FROM memory_entries WHERE memory = $1", position.memory
-            )
-            await write_all(connection, *position, table)
+            return await self._write_table(connection, Position(*row), table)
+
+    async def _replace_if_current(self, table: Table) -> Position | Answer:
+        known = self._position
+        while True:
+            async with self._database.transaction() as connection:
+                if known.memory:
+                    values = [self._name, table.next_id, *known]
+                    row = await connection.fetchrow(REPLACE_CURRENT, *values)
+                else:
+                    row = await connection.fetchrow(BEGUN, self._name, table.next_id)
+                if row is not None:
+                    return await self._write_table(connection, Position(*row), table)
+            answer = await self.ask()
+            if answer is not None:
+                return answer
+
+    async def _write_table(
+        self, connection: Connection, position: Position, table: Table
+    ) -> Position:
+        await connection.execute("DELETE FROM memory_entries WHERE memory = $1", position.memory)
+        await write_all(connection, *position, table)
         return position
 
 

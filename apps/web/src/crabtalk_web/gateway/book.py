@@ -22,6 +22,7 @@ from .entries import (
     Trying,
     Whole,
 )
+from .replay import Memory
 
 # Turns of which it is remembered that they are over.
 TURNS = 64
@@ -54,6 +55,8 @@ class Book:
         self.unseen: list[str] = []
         self.sending: dict[tuple[str, str], Outgoing] = {}
         self.born = 0
+        # Which messages of devices were acted on; None until somebody has looked.
+        self.memory: Memory | None = None
 
     def apply(self, record: AnyRecord) -> None:
         match record:
@@ -71,6 +74,11 @@ class Book:
                 self.files = record.files
                 if record.inbound is not None:
                     self.waiting.append(record.inbound)
+                if record.mark is not None:
+                    self.memory = self.memory or Memory()
+                    self.memory.apply(record.mark, self.session)
+                if record.learned is not None:
+                    self.memory = Memory(record.learned)
             case Trying():
                 if self.trying != record:
                     self.trying = record
@@ -84,8 +92,11 @@ class Book:
     def _open(self, opened: Opened) -> None:
         if opened.session == self.session:
             return
+        # Another session of the same key: what was said in the old one could be shown here.
+        memory = self.memory
         if self.session:
             self._begin("", "", "", 0)
+        self.memory = memory
         self.session, self.agent, self.sender = opened.session, opened.agent, opened.sender
         self.generation, self.cursor = opened.generation, opened.cursor
         self.through = max(self.through, opened.through)
@@ -149,11 +160,13 @@ class Book:
         self.unseen = list(whole.unseen)
         self.sending = {file.key: file for file in whole.sending}
         self.born = whole.born
+        self.memory = None if whole.memory is None else Memory(whole.memory)
 
     @property
     def weight(self) -> int:
         """About how many bytes all of it takes."""
-        return self.unsent_bytes + sum(map(weight, (*self.recent, *self.of_run)))
+        remembered = 0 if self.memory is None else self.memory.weight
+        return remembered + self.unsent_bytes + sum(map(weight, (*self.recent, *self.of_run)))
 
     def whole(self) -> Whole:
         return Whole(
@@ -174,6 +187,7 @@ class Book:
             unseen=tuple(self.unseen),
             sending=tuple(self.sending.values()),
             born=self.born,
+            memory=None if self.memory is None else self.memory.state(),
         )
 
 

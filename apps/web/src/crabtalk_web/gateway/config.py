@@ -17,6 +17,7 @@ from typing import Any
 from .errors import GatewayError
 
 WHILE_BUSY = ("queue", "steer")
+REGISTRATION = ("open", "invite", "closed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,13 @@ class RelaySettings:
     tls_key: str = ""
     host_name: str = ""
     public_url: str = ""
+    # Who may make an account: "open", "invite" or "closed". Empty: "open" for a relay that only
+    # this machine reaches, else "invite".
+    registration: str = ""
+    # Addresses and networks of proxies whose X-Forwarded-For is believed.
+    trusted_proxies: tuple[str, ...] = ()
+    # Bounds by name, as docs/relay.md lists them.
+    limits: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +78,36 @@ def load_config(path: Path) -> GatewayConfig:
     except (OSError, ValueError) as error:
         raise GatewayError(f"cannot read {path}: {error}; correct it, or move it away") from None
     try:
-        relay = taken(RelaySettings, document.pop("relay", {}), "relay.")
+        relay = read_relay(document.pop("relay", {}))
         config: GatewayConfig = taken(GatewayConfig, document, "", relay=relay)
     except GatewayError as error:
         raise GatewayError(f"{path}: {error}") from None
     if config.while_busy not in WHILE_BUSY:
         raise GatewayError(f'{path}: while_busy is "queue" or "steer", not {config.while_busy!r}')
+    if config.relay.registration not in ("", *REGISTRATION):
+        raise GatewayError(
+            f'{path}: registration is "open", "invite" or "closed", not'
+            f" {config.relay.registration!r}"
+        )
     if not config.sender:
         raise GatewayError(f"{path}: sender is empty; leave it out for `user`")
     return config
+
+
+def read_relay(table: Any) -> RelaySettings:
+    given = dict(table) if isinstance(table, dict) else {}
+    proxies = given.pop("trusted_proxies", [])
+    if not isinstance(proxies, list) or not all(isinstance(one, str) for one in proxies):
+        raise GatewayError('relay.trusted_proxies must be a list such as ["10.0.0.0/8"]')
+    limits = given.pop("limits", {})
+    is_table = isinstance(limits, dict)
+    if not is_table or not all(type(value) in (int, float) for value in limits.values()):
+        raise GatewayError("relay.limits must be a table of numbers")
+    rest = given if isinstance(table, dict) else table
+    found: RelaySettings = taken(
+        RelaySettings, rest, "relay.", trusted_proxies=tuple(proxies), limits=limits
+    )
+    return found
 
 
 def taken(kind: Any, table: Any, prefix: str, **rest: Any) -> Any:

@@ -26,6 +26,7 @@ from .mirror import Mirror
 from .outbox import Outbox
 from .questions import Questions
 from .receipts import Receipts
+from .refusals import Refusals
 from .relay_http import RelayHttp
 from .relay_socket import RelaySocket
 from .renewal import Renewal
@@ -88,7 +89,8 @@ class Conversation:
             cwd=config.directory,
             steers=config.while_busy == "steer",
         )
-        self.inbox = Inbox(identity, journal, relay, self.delivery.wake)
+        self.refusals = Refusals(self.teller.say_refused)
+        self.inbox = Inbox(identity, journal, relay, self._has_read, self.refusals)
         self.upkeep = Upkeep(
             identity, self.mirror, self.questions, credentials, config, self.calls.names
         )
@@ -210,6 +212,8 @@ class Conversation:
             # A former process has put it away, and no word has come since.
             state = self.upkeep.records.value("metadata").get("lifecycleState")
             self.upkeep.is_archived = state == ARCHIVED and not self.mirror.is_thinking
+        if self.journal.book.memory is None:
+            await self.inbox.learn(opened, self.journal.book.cursor)
         self._is_first = False
         self._deleted_at = 0
         self._closed.clear()
@@ -234,6 +238,11 @@ class Conversation:
         )
         await self.journal.flush()
         self.mirror.begin(anew=not is_first)
+
+    def _has_read(self) -> None:
+        """A device has said something."""
+        self.delivery.wake()
+        self.upkeep.wake()
 
     def _has_sent(self) -> None:
         self.renewal.has_sent()

@@ -6,6 +6,8 @@ import msgspec
 
 from crabtalk_web.stream import Envelope
 
+from .replay import Mark, MemoryState
+
 
 class Inbound(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a person said on a device, and the files that came with it."""
@@ -79,6 +81,8 @@ class Read(Record, frozen=True):
     cursor: int
     files: tuple[Envelope, ...] = ()  # that wait for the text they belong to
     inbound: Inbound | None = None
+    mark: Mark | None = None  # of what a device said
+    learned: MemoryState | None = None  # what was acted on before this journal remembered it
 
 
 class Trying(Record, frozen=True):
@@ -115,6 +119,7 @@ class Whole(Record, frozen=True, kw_only=True):
     unseen: tuple[str, ...]
     sending: tuple[Outgoing, ...] = ()
     born: int = 0
+    memory: MemoryState | None = None
 
 
 AnyRecord = Opened | Renewed | Said | Sent | Read | Trying | Handed | Whole

@@ -6,11 +6,25 @@ of it.
 """
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from crabtalk_web.stream import File, SessionBody, Text, UserBody, decode_body
+import msgspec
+
+from crabtalk_web.sealing import from_base64, to_base64
+from crabtalk_web.stream import (
+    AnyBody,
+    EnvelopeError,
+    File,
+    SessionBody,
+    Text,
+    UserBody,
+    read_body,
+    read_chain,
+)
+from crabtalk_web.stream.plain import parsed
 
 from .backoff import Backoff
 from .entries import Inbound, Read
@@ -18,7 +32,9 @@ from .errors import RelayAwayError, RelayRefusedError
 from .identity import Identity
 from .journal import Journal
 from .outbox import SENT_FROM
+from .refusals import Refusals
 from .relay_http import RelayHttp
+from .replay import CLIENT_NAME, Mark, Memory
 
 # Files that may wait for the text they belong to.
 MOST_FILES = 20
@@ -27,6 +43,10 @@ MOST_LIVE = 1000
 # Messages that may wait for the daemon.
 MOST_WAITING = 1000
 LOOK_EVERY = 0.5
+# Of what a sender calls a message, so much is remembered.
+LOCAL_ID = 64
+# How far back it is looked which messages were acted on, where the journal does not say.
+MOST_LEARNED = 5000
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +58,13 @@ class Inbox:
         journal: Journal,
         relay: RelayHttp,
         wake: Callable[[], None],
+        refusals: Refusals,
     ) -> None:
         self._identity = identity
         self._journal = journal
         self._relay = relay
         self._wake = wake
+        self._refusals = refusals
         self._live: list[dict[str, Any]] = []
         self._news = asyncio.Event()
         self._must_fetch = True
@@ -99,7 +121,7 @@ class Inbox:
     def heard_of(self, latest: Sequence[dict[str, Any]]) -> int:
         """How far a gateway has read that said the last of these messages, the latest first."""
         for message in latest:
-            body, seq = self._opened(message), message.get("seq")
+            body, seq = self._opened(message)[0], message.get("seq")
             if isinstance(body, SessionBody) and not is_of_a_person(body) and isinstance(seq, int):
                 return seq
         return 0
@@ -131,36 +153,115 @@ class Inbox:
             raise
 
     def _take(self, message: dict[str, Any], seq: int) -> None:
-        body = self._opened(message)
+        body, mark = self._opened(message)
+        files = self._journal.book.files
+        if body is None or mark is None:
+            # Our own words, another gateway's, or something that nobody here understands.
+            self._journal.note(Read(seq, files))
+        elif self._is_taken(body, mark, seq):
+            self._act_on(body, mark, seq)
+
+    def _is_taken(self, body: AnyBody, mark: Mark, seq: int) -> bool:
+        """False for a message that is not to be acted on, which people are told."""
+        book = self._journal.book
+        memory = book.memory or Memory()
+        reason = memory.judge(mark, book.session)
+        if reason is None:
+            return True
+        if reason == "repeat" and memory.is_same(mark):
+            self._journal.note(Read(seq, book.files))  # sent again by somebody who was not sure
+            return False
+        # First: a line that is said twice after a crash is better than one that got lost.
+        self._refusals.tell(mark, reason, text_of(body))
+        refused = msgspec.structs.replace(mark, reason=reason)
+        self._journal.note(Read(seq, book.files, mark=refused))
+        return False
+
+    def _act_on(self, body: AnyBody, mark: Mark, seq: int) -> None:
         files = self._journal.book.files
         match body:
             case UserBody():
-                text, guest = body.content.text, ""
-                self._read(seq, Inbound(seq, text, files, guest) if text.strip() or files else None)
-            case SessionBody(content=envelope) if is_of_a_person(body):
+                text = body.content.text
+                is_empty = not text.strip() and not files
+                self._read(seq, None if is_empty else Inbound(seq, text, files), mark)
+            case SessionBody(content=envelope):
                 match envelope.ev:
                     case Text(text=text):
-                        self._read(seq, Inbound(seq, text, files) if text.strip() else None)
+                        inbound = Inbound(seq, text, files) if text.strip() else None
+                        self._read(seq, inbound, mark)
                     case File():
-                        self._journal.note(Read(seq, (*files, envelope)[-MOST_FILES:]))
+                        kept = (*files, envelope)[-MOST_FILES:]
+                        self._journal.note(Read(seq, kept, mark=mark))
                     case _:
-                        self._journal.note(Read(seq, files))
-            case _:
-                # Our own words, another gateway's, or something that nobody here understands.
-                self._journal.note(Read(seq, files))
+                        self._journal.note(Read(seq, files, mark=mark))
 
-    def _read(self, seq: int, inbound: Inbound | None) -> None:
+    def _read(self, seq: int, inbound: Inbound | None, mark: Mark) -> None:
         if inbound is None:
-            self._journal.note(Read(seq, self._journal.book.files))
+            self._journal.note(Read(seq, self._journal.book.files, mark=mark))
             return
-        self._journal.note(Read(seq, (), with_guest(inbound)))
+        self._journal.note(Read(seq, (), with_guest(inbound), mark))
         self._wake()
 
-    def _opened(self, message: dict[str, Any]) -> Any:
+    async def learn(self, session: str, cursor: int) -> None:
+        """Remembers the messages up to `cursor` as acted on, for a journal that knows nothing of
+        them. Noted, not flushed. Raises what the relay raises; nothing is noted then."""
+        marks: list[Mark] = []
+        before, count = cursor + 1, 0
+        while before > 1 and count < MOST_LEARNED:
+            page = await self._relay.before(session, before)
+            for message in page:
+                body, mark = self._opened(message)
+                if body is not None and mark is not None:
+                    marks.append(mark)
+            numbers = [seq for one in page if isinstance(seq := one.get("seq"), int)]
+            lowest = min(numbers, default=0)
+            if not 0 < lowest < before:
+                break
+            before, count = lowest, count + len(page)
+        memory = Memory()
+        memory.learn(reversed(marks), session)
+        book = self._journal.book
+        self._journal.note(Read(book.cursor, book.files, learned=memory.state()))
+
+    def _opened(self, message: dict[str, Any]) -> tuple[AnyBody | None, Mark | None]:
+        """The body, and what is remembered of it if a person said it."""
         content = message.get("content")
         sealed = content.get("c") if isinstance(content, dict) else None
         plain = self._identity.sealer.open_bytes(sealed) if isinstance(sealed, str) else None
-        return decode_body(plain) if plain else None
+        if not plain or not isinstance(sealed, str):
+            return None, None
+        try:
+            value = parsed(plain)
+            body = read_body(value)
+        except EnvelopeError:
+            return None, None
+        if not isinstance(body, UserBody) and not (
+            isinstance(body, SessionBody) and is_of_a_person(body)
+        ):
+            return body, None
+        local = message.get("localId")
+        client = "" if (chain := read_chain(value)) is not None else client_of(body)
+        local = local[:LOCAL_ID] if isinstance(local, str) else ""
+        return body, Mark(hash_of(sealed), local, chain, client)
+
+
+def hash_of(sealed: str) -> str:
+    """Of the bytes: one that looks at the text could be shown the same bytes in another one."""
+    return to_base64(hashlib.sha256(from_base64(sealed) or b"").digest())
+
+
+def client_of(body: UserBody | SessionBody) -> str:
+    name = getattr(body.meta, "sent_from", "") or "an app"
+    return " ".join(str(name).split())[:CLIENT_NAME]
+
+
+def text_of(body: AnyBody) -> str:
+    match body:
+        case UserBody():
+            return body.content.text
+        case SessionBody(content=envelope) if isinstance(envelope.ev, Text):
+            return envelope.ev.text
+    return ""
 
 
 def is_of_a_person(body: SessionBody) -> bool:

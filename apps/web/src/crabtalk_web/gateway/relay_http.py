@@ -82,9 +82,15 @@ class RelayHttp:
 
     async def latest(self, session: str) -> list[dict[str, Any]]:
         """The last messages, the latest first."""
-        path = f"/v3/sessions/{quote(session)}/messages?before_seq={LAST}&limit={AT_ONCE}"
+        return await self.before(session, LAST)
+
+    async def before(self, session: str, seq: int) -> list[dict[str, Any]]:
+        """The last messages before that one, the latest first."""
+        path = f"/v3/sessions/{quote(session)}/messages?before_seq={seq}&limit={AT_ONCE}"
         messages = table(await self._ask("GET", path)).get("messages")
-        return messages if isinstance(messages, list) else []
+        return (
+            [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+        )
 
     # ── Files ───────────────────────────────────────────────────────────────────────────────
 

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from crabtalk_web.adapter.happenings import (
     Returned,
     Steered,
 )
-from crabtalk_web.stream import Envelope, EnvelopeError, File, encode
+from crabtalk_web.stream import Envelope, EnvelopeError, File, Service, encode
 from crabtalk_web.stream.plain import parsed
 
 from .book import Book
@@ -121,6 +122,16 @@ class Teller:
         """A line of service; with `file`, that is what became of it."""
         files = () if file is None else (over(file),)
         self.note(self._adapter.note(text, now_ms()), run=self.book.run, files=files)
+
+    def say_refused(self, text: str, refused: dict[str, Any]) -> None:
+        """A line of service about a person's message, which says to programs which one it is."""
+        envelopes = [
+            msgspec.structs.replace(one, ev=msgspec.structs.replace(one.ev, refused=refused))
+            if isinstance(one.ev, Service)
+            else one
+            for one in self._adapter.note(text, now_ms())
+        ]
+        self.note(envelopes, run=self.book.run)
 
     def attach(self, event: File, file: Outgoing) -> None:
         """It is at the relay. Noted in one with its envelope, it is sent once."""

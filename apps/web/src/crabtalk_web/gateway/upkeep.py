@@ -18,6 +18,8 @@ from .relay_socket import RelaySocket
 from .teller import now_ms
 
 ARCHIVED = "archived"
+# Where a session says which kinds of clients write in it without replay protection.
+UNPROTECTED = "unprotectedClients"
 NOT_OFFERED = 501
 
 
@@ -124,6 +126,9 @@ class Upkeep:
             self.surroundings,
             self._methods,
         )
+        memory = self._mirror.book.memory
+        if memory is not None and memory.clients:
+            told[UNPROTECTED] = sorted(memory.clients)
         return {
             **told,
             **mode_metadata(self._mode, is_set=self._is_mode_set),

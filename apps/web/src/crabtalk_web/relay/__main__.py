@@ -25,6 +25,8 @@ from .server import Relay
 @click.option("--public-url", default="", help="The address of what stands in front of it.")
 @click.option("--static", type=click.Path(path_type=Path), help="The folder of the page.")
 @click.option("--durability", default="fsync", type=click.Choice(["fsync", "os"]))
+@click.option("--registration", default="", type=click.Choice(["", "open", "invite", "closed"]))
+@click.option("--trusted-proxy", "trusted_proxies", multiple=True, help="An address or network.")
 @click.option("--nonce-only", is_flag=True, help="Refuse logins that any challenge will do for.")
 def main(**given: Any) -> None:
     """Keep and pass on what gateways and devices seal for each other, in the folder DATA."""
@@ -44,6 +46,8 @@ async def serve(config: RelayConfig) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Relay(config) as relay:
         click.echo(relay.url)
+        for notice in config.notices():
+            click.echo(notice, err=True)
         await stop.wait()
 
 

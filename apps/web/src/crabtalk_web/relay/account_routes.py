@@ -4,7 +4,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from . import accounts, artifact_updates, artifacts, pairs, shapes
-from .accounts import Device
+from .accounts import Device, within_quota
 from .core import Core
 from .errors import RelayError, invalid
 from .ids import now_ms
@@ -60,7 +60,12 @@ class AccountRoutes:
     async def set_settings(self, request: web.Request, caller: Device) -> web.Response:
         async with self._core.mailroom.parsed(request, shapes.Settings) as wanted:
             is_done, value, version, update = await self._core.database.write(
-                accounts.set_settings, caller.account, wanted.settings, wanted.expected_version
+                within_quota,
+                self._core.limits,
+                accounts.set_settings,
+                caller.account,
+                wanted.settings,
+                wanted.expected_version,
             )
         if not is_done:
             return answer(
@@ -125,7 +130,7 @@ class AccountRoutes:
             if len({each.key for each in changes}) < len(changes):
                 raise invalid("body/mutations", "must name each key once")
             errors, results, update = await self._core.database.write(
-                pairs.change, caller.account, changes
+                within_quota, self._core.limits, pairs.change, caller.account, changes
             )
         if errors:
             return answer({"success": False, "errors": errors}, 409)

@@ -2,12 +2,17 @@
 
 import hashlib
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .errors import RelayError
 from .ids import new_id, new_token, now_ms, token_hash
+from .limits import Limits
+from .registration import Admission, admit
 
+P = ParamSpec("P")
+T = TypeVar("T")
 CLIENT_NAME = 64
 
 
@@ -17,6 +22,7 @@ class Device:
 
     id: str
     account: str
+    client: str = ""  # what it calls itself
 
 
 def log_in(
@@ -24,10 +30,9 @@ def log_in(
     public_key: bytes,
     challenge: bytes,
     client: str,
-    *,
-    most: int,
-) -> str:
-    """The token of a new device of the account with this key, which is made if need be.
+    admission: Admission,
+) -> tuple[str, bool]:
+    """The token of a new device of the account with this key, and whether the account is new.
 
     A challenge serves once: whoever captures a login cannot repeat it.
     """
@@ -36,16 +41,19 @@ def log_in(
         db.execute("INSERT INTO challenges VALUES (?, ?)", (used, now_ms()))
     except sqlite3.IntegrityError:
         raise RelayError(401, "this challenge was used before; sign a new one") from None
-    account = account_of_key(db, public_key, most)
-    return add_device(db, account, "account", client)
-
-
-def account_of_key(db: sqlite3.Connection, public_key: bytes, most: int) -> str:
     row = db.execute("SELECT id FROM accounts WHERE public_key = ?", (public_key,)).fetchone()
     if row is not None:
-        return str(row["id"])
-    if db.execute("SELECT count(*) FROM accounts").fetchone()[0] >= most:
-        raise RelayError(403, "this relay takes no more accounts; ask whoever runs it")
+        return add_device(db, row["id"], "account", client), False
+    admit(db, admission)
+    return add_device(db, create_account(db, public_key), "account", client), True
+
+
+def is_known(db: sqlite3.Connection, public_key: bytes) -> bool:
+    row = db.execute("SELECT 1 FROM accounts WHERE public_key = ?", (public_key,)).fetchone()
+    return row is not None
+
+
+def create_account(db: sqlite3.Connection, public_key: bytes) -> str:
     account = new_id()
     db.execute(
         "INSERT INTO accounts (id, public_key, created_at) VALUES (?, ?, ?)",
@@ -62,8 +70,10 @@ def add_device(db: sqlite3.Connection, account: str, kind: str, client: str) -> 
 
 
 def device_of_token(db: sqlite3.Connection, hashed: bytes) -> Device | None:
-    row = db.execute("SELECT id, account FROM devices WHERE token_hash = ?", (hashed,)).fetchone()
-    return None if row is None else Device(row["id"], row["account"])
+    row = db.execute(
+        "SELECT id, account, client FROM devices WHERE token_hash = ?", (hashed,)
+    ).fetchone()
+    return None if row is None else Device(row["id"], row["account"], row["client"])
 
 
 def devices(db: sqlite3.Connection, caller: Device) -> list[dict[str, Any]]:
@@ -94,6 +104,42 @@ def revoke(db: sqlite3.Connection, account: str, device: str) -> bytes | None:
 def saw(db: sqlite3.Connection, seen: dict[str, int]) -> None:
     pairs = [(at, device) for device, at in seen.items()]
     db.executemany("UPDATE devices SET seen_at = ? WHERE id = ?", pairs)
+
+
+def rename(db: sqlite3.Connection, clients: dict[str, str]) -> None:
+    """Devices that call themselves something else now, after an update."""
+    pairs = [(client, device) for device, client in clients.items()]
+    db.executemany("UPDATE devices SET client = ? WHERE id = ?", pairs)
+
+
+def usage(db: sqlite3.Connection, account: str) -> tuple[int, int]:
+    """How many messages it keeps, and how many bytes."""
+    row = db.execute("SELECT messages, bytes FROM accounts WHERE id = ?", (account,)).fetchone()
+    return (0, 0) if row is None else (int(row["messages"]), int(row["bytes"]))
+
+
+def within_quota(
+    db: sqlite3.Connection,
+    limits: Limits,
+    do: Callable[Concatenate[sqlite3.Connection, str, P], T],
+    account: str,
+    *args: P.args,
+    **given: P.kwargs,
+) -> T:
+    """What `do` returns. Raises RelayError 413 where it keeps more than an account may; the
+    database then undoes it. What makes an account smaller is always allowed."""
+    before = usage(db, account)
+    result = do(db, account, *args, **given)
+    after = usage(db, account)
+    most = (limits.account_messages, limits.account_bytes)
+    for name, was, now, bound in zip(("messages", "bytes"), before, after, most, strict=True):
+        if now > bound and now > was:
+            raise RelayError(
+                413,
+                f"an account of this relay may keep {bound} {name}; delete sessions that are no"
+                " longer needed, or ask whoever runs it",
+            )
+    return result
 
 
 def next_update(db: sqlite3.Connection, account: str, count: int = 1) -> int:

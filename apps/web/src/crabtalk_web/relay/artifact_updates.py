@@ -3,13 +3,21 @@
 from typing import Any
 
 from . import artifacts, shapes
+from .accounts import within_quota
 from .core import Core
 from .versions import Swap, versioned
 
 
 async def make(core: Core, account: str, new: shapes.NewArtifact) -> dict[str, Any]:
     made, update = await core.database.write(
-        artifacts.create, account, new.id, new.header, new.body, new.data_encryption_key
+        within_quota,
+        core.limits,
+        artifacts.create,
+        account,
+        new.id,
+        new.header,
+        new.body,
+        new.data_encryption_key,
     )
     if update:
         told = {name: value for name, value in made.items() if name != "id"}
@@ -25,7 +33,9 @@ async def alter(
     body: tuple[bytes, int] | None,
 ) -> tuple[dict[str, Swap], bool]:
     """What is there now, and whether it is what was wanted."""
-    now, update = await core.database.write(artifacts.change, account, artifact, header, body)
+    now, update = await core.database.write(
+        within_quota, core.limits, artifacts.change, account, artifact, header, body
+    )
     if update:
         told = {name: versioned(each) for name, each in now.items()}
         core.hub.update(account, update, {"t": "update-artifact", "artifactId": artifact, **told})

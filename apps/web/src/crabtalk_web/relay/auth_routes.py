@@ -1,5 +1,7 @@
 """Routes of accounts and pairing: how a token is come by, and how it is taken away."""
 
+from collections.abc import Callable
+
 import msgspec
 from aiohttp import web
 from nacl.exceptions import CryptoError
@@ -8,9 +10,12 @@ from nacl.signing import VerifyKey
 from . import accounts, pairings, shapes
 from .accounts import Device
 from .core import Core
+from .doorman import CLIENT_HEADER
 from .errors import RelayError, not_found
+from .ids import now_ms
 from .mailroom import answer
 from .pairings import Asked
+from .registration import Admission
 from .routing import OpenRoute, Route
 
 KEY_SIZE = 32
@@ -51,14 +56,29 @@ class AuthRoutes:
                 raise RelayError(401, "sign a nonce of POST /v1/auth/nonce, each one once")
             if not is_signed(login):
                 raise RelayError(401, "Invalid signature")
-            token = await self._core.database.write(
-                accounts.log_in,
-                login.public_key,
-                login.challenge,
-                client_of(request),
-                most=limits.accounts,
-            )
+            token = await self._log_in(request, login)
         return answer({"success": True, "token": token})
+
+    async def _log_in(self, request: web.Request, login: shapes.Login) -> str:
+        core, limits = self._core, self._core.limits
+        give_back: Callable[[], None] | None = None
+        if not await core.database.read(accounts.is_known, login.public_key):
+            give_back = core.doorman.reserve_account(core.proxies.client_of(request))
+        admission = Admission(
+            core.config.registration_mode,
+            limits.accounts,
+            login.invite or "",
+            now_ms() - round(limits.unused_account * 1000),
+        )
+        is_new = False
+        try:
+            token, is_new = await core.database.write(
+                accounts.log_in, login.public_key, login.challenge, client_of(request), admission
+            )
+        finally:
+            if give_back is not None and not is_new:
+                give_back()
+        return token
 
     async def ask_terminal(self, request: web.Request) -> web.Response:
         return await self._ask(request, "terminal")
@@ -140,7 +160,7 @@ class AuthRoutes:
 
     def _knock(self, request: web.Request) -> None:
         most = self._core.limits.strangers_requests
-        self._core.doorman.knock(request.remote or "", "auth", most)
+        self._core.doorman.knock(self._core.proxies.client_of(request), "auth", most)
 
 
 def state_of(asked: Asked) -> dict[str, object]:
@@ -173,4 +193,4 @@ def is_signed(login: shapes.Login) -> bool:
 
 def client_of(request: web.Request) -> str:
     """What kind of program it says it is: `cli/1.2.5`."""
-    return request.headers.get("X-Happy-Client", "")
+    return request.headers.get(CLIENT_HEADER, "")

@@ -4,9 +4,13 @@ import ipaddress
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
 
+from .addresses import TrustedProxies
 from .errors import RelayConfigError
 from .limits import Limits
+from .registration import MODES, Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +30,22 @@ class RelayConfig:
     durability: str = "fsync"
     # Refuse logins that sign a challenge of the client's own choosing.
     nonce_only: bool = False
+    # Who may make an account: "open", "invite" or "closed". Empty: "open" for a relay that only
+    # this machine reaches, else "invite".
+    registration: Mode | Literal[""] = ""
+    # Addresses and networks of proxies whose X-Forwarded-For is believed.
+    trusted_proxies: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         """Raises RelayConfigError."""
         if self.durability not in ("fsync", "os"):
             raise RelayConfigError(f'durability is "fsync" or "os", not {self.durability!r}')
+        if self.registration and self.registration not in MODES:
+            raise RelayConfigError(
+                f'registration is "open", "invite" or "closed", not {self.registration!r}'
+            )
+        TrustedProxies(self.trusted_proxies)
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise RelayConfigError("TLS needs both: give a certificate and its key")
         if not is_loopback(self.host) and not (self.tls_certificate and self.host_name):
@@ -41,6 +55,34 @@ class RelayConfig:
             )
         if self.static is not None and not (self.static / "index.html").is_file():
             raise RelayConfigError(f"{self.static} has no index.html: name the folder of the page")
+
+    @property
+    def is_public(self) -> bool:
+        """Whether others than this machine reach it, by itself or through what is in front."""
+        public = urlsplit(self.public_url).hostname or "" if self.public_url else "localhost"
+        return not (is_loopback(self.host) and is_loopback(public))
+
+    @property
+    def registration_mode(self) -> Mode:
+        return self.registration or ("invite" if self.is_public else "open")
+
+    def notices(self) -> list[str]:
+        """What whoever starts it should know."""
+        told = []
+        if self.registration_mode == "invite":
+            told.append(
+                "New accounts need an invite; make one with `crabtalk-web relay invites create`."
+            )
+        elif self.registration_mode == "closed":
+            told.append("No new accounts are taken.")
+        elif self.is_public:
+            told.append("Anybody who reaches it can make an account (registration = open).")
+        if self.public_url and not self.trusted_proxies:
+            told.append(
+                "Everybody who comes through the proxy counts as one address; name the proxy in"
+                " trusted_proxies to tell them apart."
+            )
+        return told
 
     def tls(self) -> ssl.SSLContext | None:
         if self.tls_certificate is None or self.tls_key is None:

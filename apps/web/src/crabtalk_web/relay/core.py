@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+from .addresses import TrustedProxies
 from .blobs import Blobs
 from .config import RelayConfig
 from .database import Database
@@ -22,6 +23,7 @@ class Core:
     presence: Presence
     doorman: Doorman
     mailroom: Mailroom
+    proxies: TrustedProxies
 
     @property
     def limits(self) -> Limits:

@@ -2,7 +2,8 @@
 
 import asyncio
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -13,9 +14,11 @@ from .errors import RelayError
 from .ids import now_ms, token_hash
 from .limits import Limits
 
+CLIENT_HEADER = "X-Happy-Client"
 REMEMBERED = 10_000
 NONCES = 10_000
 MINUTE = 60.0
+HOUR = 3600.0
 # How far `seenAt` of a device may be behind, in milliseconds.
 SEEN = 60_000
 
@@ -26,11 +29,14 @@ class Doorman:
         self._limits = limits
         self._known: OrderedDict[bytes, Device] = OrderedDict()
         self._revoked: OrderedDict[bytes, None] = OrderedDict()
+        self._removed: OrderedDict[str, None] = OrderedDict()  # accounts
         self._seen: dict[str, int] = {}
         self._unwritten: dict[str, int] = {}
+        self._renamed: dict[str, str] = {}
         self._nonces: OrderedDict[bytes, float] = OrderedDict()
         self._knocks: Counter[tuple[str, str]] = Counter()
         self._minute = 0.0
+        self._made: dict[str, deque[float]] = {}  # when accounts were made, by address
 
     async def caller(self, request: web.Request) -> Device:
         """Raises RelayError 401."""
@@ -41,6 +47,11 @@ class Doorman:
         device = await self.device(token.strip())
         if device is None:
             raise RelayError(401, "Invalid token")
+        client = request.headers.get(CLIENT_HEADER, "")[: accounts.CLIENT_NAME]
+        if client and client != device.client:
+            device = Device(device.id, device.account, client)
+            self._known[token_hash(token.strip())] = device
+            self._renamed[device.id] = client
         return device
 
     async def device(self, token: str) -> Device | None:
@@ -49,7 +60,7 @@ class Doorman:
         if device is None:
             device = await self._database.read(accounts.device_of_token, hashed)
             # It may have been revoked while we asked.
-            if device is None or hashed in self._revoked:
+            if device is None or hashed in self._revoked or device.account in self._removed:
                 return None
             self._known[hashed] = device
             if len(self._known) > REMEMBERED:
@@ -62,6 +73,35 @@ class Doorman:
         self._revoked[hashed] = None
         if len(self._revoked) > REMEMBERED:
             self._revoked.popitem(last=False)
+
+    def forget_account(self, account: str) -> None:
+        """It was removed, and its tokens with it."""
+        self._removed[account] = None
+        if len(self._removed) > REMEMBERED:
+            self._removed.popitem(last=False)
+        for hashed in [one for one, device in self._known.items() if device.account == account]:
+            self.revoked(hashed)
+
+    def reserve_account(self, who: str) -> Callable[[], None]:
+        """Counts an account that an address is about to make. What it returns takes that back,
+        for when none was made. Raises RelayError 429."""
+        now, most = asyncio.get_running_loop().time(), self._limits.accounts_an_hour
+        made = self._made.setdefault(who, deque())
+        while made and made[0] < now - HOUR:
+            made.popleft()
+        if len(made) >= most:
+            raise RelayError(
+                429, f"at most {most} new accounts an hour from one address; try again later"
+            )
+        made.append(now)
+        if len(self._made) > REMEMBERED:
+            recent = {
+                each: times
+                for each, times in self._made.items()
+                if times and times[-1] > now - HOUR
+            }
+            self._made = recent
+        return lambda: made.remove(now) if now in made else None
 
     def knock(self, who: str, what: str, most: int) -> None:
         """Counts within a minute. Raises RelayError 429."""
@@ -90,6 +130,9 @@ class Doorman:
             await self._database.write(accounts.saw, seen)
         if len(self._seen) > REMEMBERED:
             self._seen.clear()
+        renamed, self._renamed = self._renamed, {}
+        if renamed:
+            await self._database.write(accounts.rename, renamed)
 
     def _saw(self, device: str) -> None:
         now = now_ms()

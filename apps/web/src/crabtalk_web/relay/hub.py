@@ -113,6 +113,11 @@ class Hub:
             if socket.device.id == device:
                 socket.close()
 
+    def kick_account(self, account: str) -> None:
+        house = self._houses.get(account)
+        for socket in list(house.sockets) if house is not None else []:
+            socket.close()
+
     def _readers(
         self, account: str, session: str = "", machine: str = "", *, devices: bool = True
     ) -> set[Socket]:

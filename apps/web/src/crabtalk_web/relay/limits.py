@@ -1,6 +1,9 @@
 """The bounds the relay keeps, so that no client can make it grow or stop answering the others."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from .errors import RelayConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class Limits:
     # ── Sockets ───────────────────────────────────────────────────────────────────────────────
     sockets: int = 4096
     account_sockets: int = 2048
+    # Sockets of one address that have not shown a token yet.
+    strangers_sockets: int = 256
     frame: int = 8 * 1024 * 1024
     rpc: int = 4 * 1024 * 1024
     # What may wait for a reader that does not read, before it loses its connection.
@@ -45,6 +50,15 @@ class Limits:
     inactivity: float = 600.0
     # ── Accounts and pairing ──────────────────────────────────────────────────────────────────
     accounts: int = 1000
+    # New accounts of one address an hour.
+    accounts_an_hour: int = 20
+    # An account without a session, a machine or a word makes room for another after this long.
+    unused_account: float = 3600.0
+    account_sessions: int = 10_000
+    account_machines: int = 1000
+    account_messages: int = 2_000_000
+    # All that it keeps but files, which have a bound of their own.
+    account_bytes: int = 4 * 1024 * 1024 * 1024
     pairing: float = 300.0
     pairings: int = 1000
     nonce: float = 300.0
@@ -60,3 +74,14 @@ class Limits:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise ValueError(f"{name} must be a number above zero, not {value!r}")
+
+
+def read_limits(given: Mapping[str, float]) -> Limits:
+    """Bounds as a settings file has them. Raises RelayConfigError."""
+    known = {field.name: type(field.default) for field in fields(Limits)}
+    for name, value in given.items():
+        if name not in known:
+            raise RelayConfigError(f"relay.limits.{name} is no bound; docs/relay.md lists them")
+        if not value > 0 or (known[name] is int and not isinstance(value, int)):
+            raise RelayConfigError(f"relay.limits.{name} must be a number above zero")
+    return Limits(**given)  # type: ignore[arg-type]  # checked above

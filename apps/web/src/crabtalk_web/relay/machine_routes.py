@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from . import access_keys, machines, shapes
-from .accounts import Device
+from .accounts import Device, within_quota
 from .core import Core
 from .errors import invalid
 from .mailroom import answer
@@ -31,12 +31,15 @@ class MachineRoutes:
             if len(new.metadata) + len(new.daemon_state or b"") > self._core.limits.metadata:
                 raise invalid("body/metadata", f"has at most {self._core.limits.metadata} bytes")
             machine, update = await self._core.database.write(
+                within_quota,
+                self._core.limits,
                 machines.register,
                 caller.account,
                 new.id,
                 new.metadata,
                 new.daemon_state or None,
                 new.data_encryption_key,
+                self._core.limits.account_machines,
             )
         self._core.presence.welcome("machines", caller.account, new.id)
         if update:
@@ -69,18 +72,29 @@ class MachineRoutes:
         return answer({"accessKey": found})
 
     async def create_access_key(self, request: web.Request, caller: Device) -> web.Response:
+        session, machine = pair(request)
         async with self._core.mailroom.parsed(request, shapes.NewAccessKey) as new:
             made = await self._core.database.write(
-                access_keys.create, caller.account, *pair(request), new.data
+                within_quota,
+                self._core.limits,
+                access_keys.create,
+                caller.account,
+                session,
+                machine,
+                new.data,
             )
         return answer({"success": True, "accessKey": made})
 
     async def change_access_key(self, request: web.Request, caller: Device) -> web.Response:
+        session, machine = pair(request)
         async with self._core.mailroom.parsed(request, shapes.AccessKeyChange) as wanted:
             is_done, now = await self._core.database.write(
+                within_quota,
+                self._core.limits,
                 access_keys.change,
                 caller.account,
-                *pair(request),
+                session,
+                machine,
                 wanted.data,
                 wanted.expected_version,
             )

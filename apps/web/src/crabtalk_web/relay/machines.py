@@ -15,6 +15,7 @@ def register(
     metadata: bytes,
     daemon_state: bytes | None,
     data_key: bytes | None,
+    most: int,
 ) -> tuple[dict[str, Any], int]:
     """The machine, and the first of two numbers for updates if it is new."""
     row = db.execute("SELECT * FROM machines WHERE id = ?", (machine,)).fetchone()
@@ -22,6 +23,11 @@ def register(
         raise RelayError(409, "this machine belongs to another account; give it a new id")
     if row is not None:
         return view(row), 0
+    count = db.execute("SELECT count(*) FROM machines WHERE account = ?", (account,)).fetchone()[0]
+    if count >= most:
+        raise RelayError(
+            413, f"an account of this relay has at most {most} machines; delete some of them first"
+        )
     now = now_ms()
     row = db.execute(
         "INSERT INTO machines (id, account, metadata, metadata_version, daemon_state,"

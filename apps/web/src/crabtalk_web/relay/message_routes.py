@@ -6,7 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from . import messages, sessions, shapes
-from .accounts import Device
+from .accounts import Device, within_quota
 from .core import Core
 from .errors import invalid
 from .mailroom import answer, number
@@ -60,7 +60,9 @@ async def append(
 ) -> list[dict[str, Any]]:
     """Kept, then told to everybody but `skip`. Nothing comes between the two, so that all are told
     in the order of the session."""
-    appended = await core.database.write(messages.append, account, session, drafts)
+    appended = await core.database.write(
+        within_quota, core.limits, messages.append, account, session, drafts
+    )
     for at, message in enumerate(appended.new):
         body = {"t": "new-message", "sid": session, "message": message}
         core.hub.update(account, appended.first_update + at, body, session=session, skip=skip)

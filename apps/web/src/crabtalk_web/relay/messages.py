@@ -51,7 +51,15 @@ def append(db: sqlite3.Connection, account: str, session: str, drafts: Sequence[
     if seq > LAST:
         raise RelayError(409, "this session is full; begin another one")
     db.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)", inserts)
-    db.execute("UPDATE sessions SET seq = ?, updated_at = ? WHERE no = ?", (seq, now, number))
+    size = sum(len(insert[4]) for insert in inserts)
+    db.execute(
+        "UPDATE sessions SET seq = ?, bytes = bytes + ?, updated_at = ? WHERE no = ?",
+        (seq, size, now, number),
+    )
+    db.execute(
+        "UPDATE accounts SET messages = messages + ?, bytes = bytes + ? WHERE id = ?",
+        (len(new), size, account),
+    )
     rows = sorted([*rows, *new], key=lambda each: int(each["seq"]))
     return Appended(rows, new, next_update(db, account, len(new)))
 

@@ -140,6 +140,111 @@ MIGRATIONS = (
         UNIQUE (account, token)
     );
     """,
+    # What accounts take up, so that quotas cost no scan: triggers count what belongs to an account,
+    # and `messages.append` counts messages, a batch at a time. Invites, and accounts that were
+    # removed.
+    """
+    ALTER TABLE accounts ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE accounts ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE sessions ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+    CREATE VIEW sizes AS
+        SELECT account, length(metadata) + coalesce(length(agent_state), 0)
+            + coalesce(length(data_key), 0) + bytes AS size FROM sessions
+        UNION ALL SELECT account, length(metadata) + coalesce(length(daemon_state), 0)
+            + coalesce(length(data_key), 0) FROM machines
+        UNION ALL SELECT account, coalesce(length(value), 0) FROM pairs
+        UNION ALL SELECT account, length(header) + length(body) FROM artifacts
+        UNION ALL SELECT id, coalesce(length(settings), 0) FROM accounts;
+    UPDATE sessions SET bytes =
+        coalesce((SELECT sum(length(content)) FROM messages WHERE session = sessions.no), 0)
+        + coalesce((SELECT sum(length(data)) FROM access_keys WHERE session = sessions.no), 0);
+    UPDATE accounts SET
+        messages = coalesce((SELECT sum(seq) FROM sessions WHERE account = accounts.id), 0),
+        bytes = coalesce((SELECT sum(size) FROM sizes WHERE account = accounts.id), 0);
+    CREATE TRIGGER session_added AFTER INSERT ON sessions BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.metadata)
+            + coalesce(length(NEW.agent_state), 0) + coalesce(length(NEW.data_key), 0)
+            WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER session_changed AFTER UPDATE OF metadata, agent_state ON sessions BEGIN
+        UPDATE accounts SET bytes = bytes
+            + length(NEW.metadata) + coalesce(length(NEW.agent_state), 0)
+            - length(OLD.metadata) - coalesce(length(OLD.agent_state), 0)
+            WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER session_removed AFTER DELETE ON sessions BEGIN
+        UPDATE accounts SET messages = messages - OLD.seq, bytes = bytes - OLD.bytes
+            - length(OLD.metadata) - coalesce(length(OLD.agent_state), 0)
+            - coalesce(length(OLD.data_key), 0) WHERE id = OLD.account;
+    END;
+    CREATE TRIGGER machine_added AFTER INSERT ON machines BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.metadata)
+            + coalesce(length(NEW.daemon_state), 0) + coalesce(length(NEW.data_key), 0)
+            WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER machine_changed AFTER UPDATE OF metadata, daemon_state ON machines BEGIN
+        UPDATE accounts SET bytes = bytes
+            + length(NEW.metadata) + coalesce(length(NEW.daemon_state), 0)
+            - length(OLD.metadata) - coalesce(length(OLD.daemon_state), 0)
+            WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER machine_removed AFTER DELETE ON machines BEGIN
+        UPDATE accounts SET bytes = bytes - length(OLD.metadata)
+            - coalesce(length(OLD.daemon_state), 0) - coalesce(length(OLD.data_key), 0)
+            WHERE id = OLD.account;
+    END;
+    CREATE TRIGGER access_key_added AFTER INSERT ON access_keys BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.data)
+            WHERE id = (SELECT account FROM sessions WHERE no = NEW.session);
+        UPDATE sessions SET bytes = bytes + length(NEW.data) WHERE no = NEW.session;
+    END;
+    CREATE TRIGGER access_key_changed AFTER UPDATE OF data ON access_keys BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.data) - length(OLD.data)
+            WHERE id = (SELECT account FROM sessions WHERE no = NEW.session);
+        UPDATE sessions SET bytes = bytes + length(NEW.data) - length(OLD.data)
+            WHERE no = NEW.session;
+    END;
+    CREATE TRIGGER access_key_removed AFTER DELETE ON access_keys BEGIN
+        UPDATE accounts SET bytes = bytes - length(OLD.data)
+            WHERE id = (SELECT account FROM sessions WHERE no = OLD.session);
+        UPDATE sessions SET bytes = bytes - length(OLD.data) WHERE no = OLD.session;
+    END;
+    CREATE TRIGGER pair_added AFTER INSERT ON pairs BEGIN
+        UPDATE accounts SET bytes = bytes + coalesce(length(NEW.value), 0) WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER pair_changed AFTER UPDATE OF value ON pairs BEGIN
+        UPDATE accounts SET bytes = bytes + coalesce(length(NEW.value), 0)
+            - coalesce(length(OLD.value), 0) WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER artifact_added AFTER INSERT ON artifacts BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.header) + length(NEW.body)
+            WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER artifact_changed AFTER UPDATE OF header, body ON artifacts BEGIN
+        UPDATE accounts SET bytes = bytes + length(NEW.header) + length(NEW.body)
+            - length(OLD.header) - length(OLD.body) WHERE id = NEW.account;
+    END;
+    CREATE TRIGGER artifact_removed AFTER DELETE ON artifacts BEGIN
+        UPDATE accounts SET bytes = bytes - length(OLD.header) - length(OLD.body)
+            WHERE id = OLD.account;
+    END;
+    CREATE TRIGGER settings_changed AFTER UPDATE OF settings ON accounts BEGIN
+        UPDATE accounts SET bytes = bytes + coalesce(length(NEW.settings), 0)
+            - coalesce(length(OLD.settings), 0) WHERE id = NEW.id;
+    END;
+    CREATE TABLE invites (
+        id TEXT PRIMARY KEY,
+        hash BLOB NOT NULL UNIQUE,
+        uses_left INTEGER NOT NULL,
+        used INTEGER NOT NULL DEFAULT 0,
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER NOT NULL
+    );
+    CREATE TABLE removals (
+        no INTEGER PRIMARY KEY AUTOINCREMENT,
+        account TEXT NOT NULL
+    );
+    """,
 )
 
 
@@ -165,4 +270,10 @@ def migrate(db: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) ->
 
 def statements(script: str) -> list[str]:
     """`executescript` would commit before it begins, and half a migration could be left."""
-    return [part for part in script.split(";") if part.strip()]
+    found, statement = [], ""
+    for part in script.split(";"):
+        statement += f"{part};"
+        if sqlite3.complete_statement(statement):  # a trigger has semicolons inside
+            found.append(statement)
+            statement = ""
+    return [each for each in found if each.strip(" \n;")]

@@ -12,8 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
-from . import attachments
+from . import administration, attachments, registration
 from .account_routes import AccountRoutes
+from .addresses import TrustedProxies
 from .attachment_routes import AttachmentRoutes
 from .auth_routes import AuthRoutes
 from .blobs import Blobs
@@ -80,6 +81,7 @@ class Relay:
             presence=Presence(database, hub, limits),
             doorman=Doorman(database, limits),
             mailroom=Mailroom(limits),
+            proxies=TrustedProxies(config.trusted_proxies),
         )
         self._runner = web.AppRunner(
             application(self.core), access_log=None, logger=QUIET, shutdown_timeout=STOPPING
@@ -96,6 +98,7 @@ class Relay:
                 " choose another port"
             ) from None
         self.port = self._runner.addresses[0][1]
+        self._last_removal = await database.read(administration.last_removal)
         self._chores = [
             asyncio.get_running_loop().create_task(repeat(seconds, chore))
             for seconds, chore in (
@@ -147,11 +150,26 @@ class Relay:
         await core.remove_blobs(names)
         known = await core.database.read(attachments.names)
         await asyncio.to_thread(core.blobs.sweep, known, limits.upload)
+        await core.database.write(registration.forget_old_invites)
+
+    async def create_invite(self, uses: int, seconds: float) -> str:
+        """The code of an invite that lets so many people make an account."""
+        expires_at = administration.invite_lifetime(seconds)
+        return await self.core.database.write(registration.create_invite, uses, expires_at)
 
     async def _tick(self) -> None:
         for socket in self.core.hub.sockets():
             socket.check()
         self.core.hub.tidy()
+        await self._shut_out_removed()
+
+    async def _shut_out_removed(self) -> None:
+        """Accounts are removed by a command in another process, which cannot close sockets."""
+        found = await self.core.database.read(administration.removals_after, self._last_removal)
+        for number, account in found:
+            self._last_removal = number
+            self.core.doorman.forget_account(account)
+            self.core.hub.kick_account(account)
 
     async def _flush(self) -> None:
         await self.core.presence.flush()

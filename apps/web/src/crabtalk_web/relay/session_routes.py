@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from . import presence_rows, sessions, shapes
-from .accounts import Device
+from .accounts import Device, within_quota
 from .core import Core
 from .errors import invalid, not_found
 from .ids import now_ms
@@ -36,7 +36,14 @@ class SessionRoutes:
             if len(new.metadata) > self._core.limits.metadata:
                 raise invalid("body/metadata", f"has at most {self._core.limits.metadata} bytes")
             session, update = await self._core.database.write(
-                sessions.create, caller.account, new.tag, new.metadata, new.data_encryption_key
+                within_quota,
+                self._core.limits,
+                sessions.create,
+                caller.account,
+                new.tag,
+                new.metadata,
+                new.data_encryption_key,
+                self._core.limits.account_sessions,
             )
         self._core.presence.welcome("sessions", caller.account, session["id"])
         if update:

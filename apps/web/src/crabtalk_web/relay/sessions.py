@@ -4,12 +4,17 @@ import sqlite3
 from typing import Any
 
 from .accounts import next_update
-from .errors import not_found
+from .errors import RelayError, not_found
 from .ids import new_id, now_ms
 
 
 def create(
-    db: sqlite3.Connection, account: str, tag: str, metadata: bytes, data_key: bytes | None
+    db: sqlite3.Connection,
+    account: str,
+    tag: str,
+    metadata: bytes,
+    data_key: bytes | None,
+    most: int,
 ) -> tuple[dict[str, Any], int]:
     """The session with this tag, and the number of the update that tells of it if it is new."""
     row = db.execute(
@@ -17,6 +22,11 @@ def create(
     ).fetchone()
     if row is not None:
         return view(row), 0
+    count = db.execute("SELECT count(*) FROM sessions WHERE account = ?", (account,)).fetchone()[0]
+    if count >= most:
+        raise RelayError(
+            413, f"an account of this relay has at most {most} sessions; delete some of them first"
+        )
     now = now_ms()
     row = db.execute(
         "INSERT INTO sessions"

@@ -21,6 +21,8 @@ class Login(Shape):
     public_key: bytes
     challenge: bytes
     signature: bytes
+    # Ours: what lets a new account in where registration is by invite.
+    invite: Annotated[str, Meta(max_length=100)] | None = None
 
 
 class PairingRequest(Shape):

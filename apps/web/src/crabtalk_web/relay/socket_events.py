@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from . import access_keys, artifact_updates, artifacts, presence_rows, shapes, versions
+from .accounts import within_quota
 from .core import Core
 from .errors import RelayError
 from .ids import now_ms
@@ -125,7 +126,15 @@ class SocketEvents:
             return refusal(f"it may have at most {self._core.limits.metadata} bytes")
         name = {"metadata": "metadata", "agent_state": "agentState"}.get(field, "daemonState")
         now = await self._core.database.write(
-            versions.swap, table, field, socket.account, record, value, expected
+            within_quota,
+            self._core.limits,
+            versions.swap,
+            socket.account,
+            table,
+            field,
+            record,
+            value,
+            expected,
         )
         if now is None:
             return refusal("there is no such record; create it first")

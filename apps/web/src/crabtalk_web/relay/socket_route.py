@@ -5,6 +5,7 @@ Only WebSockets: a client that begins with polling is told so, in the protocol's
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Any, cast
 
 from aiohttp import WSMsgType, web
@@ -30,27 +31,35 @@ class SocketRoute:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._events = SocketEvents(core)
-        self._strangers = 0
+        self._strangers: Counter[str] = Counter()  # by address
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         if request.query.get("EIO") != "4":
             return answer({"code": 5, "message": "Unsupported protocol version"}, 400)
         if request.query.get("transport") != "websocket":
             return answer({"code": 0, "message": "Transport unknown: use websocket"}, 400)
-        if self._core.hub.count + self._strangers >= self._core.limits.sockets:
+        limits, address = self._core.limits, self._core.proxies.client_of(request)
+        if self._core.hub.count + self._strangers.total() >= limits.sockets:
             raise RelayError(503, "too many sockets are connected; try again later")
-        limits = self._core.limits
+        if self._strangers[address] >= limits.strangers_sockets:
+            raise RelayError(
+                429,
+                f"at most {limits.strangers_sockets} sockets of one address may be without a token"
+                " at a time; try again in a moment",
+            )
         # Compression would cost each of them a window of its own, and sealed text has no patterns.
         ws = web.WebSocketResponse(max_msg_size=limits.frame, compress=False, timeout=FAREWELL)
-        await ws.prepare(request)
-        await ws.send_str(
-            packets.opening(new_id(), limits.ping_interval, limits.ping_timeout, limits.frame)
-        )
-        self._strangers += 1
+        self._strangers[address] += 1
         try:
+            await ws.prepare(request)
+            await ws.send_str(
+                packets.opening(new_id(), limits.ping_interval, limits.ping_timeout, limits.frame)
+            )
             socket = await self._welcome(ws)
         finally:
-            self._strangers -= 1
+            self._strangers[address] -= 1
+            if not self._strangers[address]:
+                del self._strangers[address]
         if socket is not None:
             try:
                 await self._listen(ws, socket)

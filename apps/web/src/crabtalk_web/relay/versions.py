@@ -25,9 +25,9 @@ class Swap:
 
 def swap(
     db: sqlite3.Connection,
+    account: str,
     table: Literal["sessions", "machines"],
     field: Field,
-    account: str,
     record: str,
     value: bytes | None,
     expected: int,

@@ -15,6 +15,7 @@ from .bodies import (
     encode_body,
     read_body,
 )
+from .chain import Chain, read_chain
 from .envelope import Envelope, EnvelopeError, Role, Usage
 from .events import (
     EVENTS,
@@ -44,6 +45,7 @@ __all__ = [
     "AgentBody",
     "AnyBody",
     "AnyEvent",
+    "Chain",
     "Envelope",
     "EnvelopeError",
     "File",
@@ -77,5 +79,6 @@ __all__ = [
     "new_id",
     "plain",
     "read_body",
+    "read_chain",
     "read_envelope",
 ]

@@ -26,9 +26,14 @@ class Text(Event, frozen=True, tag="text"):
 
 
 class Service(Event, frozen=True, tag="service"):
-    """A line about the conversation rather than of it. Markdown."""
+    """A line about the conversation rather than of it. Markdown.
+
+    `refused` is of a line about a person's message that was not acted on: `reason`, `localId`,
+    and `chain` and `counter` where it has them.
+    """
 
     text: str
+    refused: dict[str, Any] | UnsetType = UNSET
 
 
 class ToolCallStart(Event, frozen=True, tag="tool-call-start"):
@@ -102,6 +107,7 @@ EVENTS: dict[str, type[Event]] = {
 # Event, key and type of what not every generation of the protocol knows. A reader that finds
 # something else under such a key does as those that do not know it, and passes over it.
 ADDED: dict[str, dict[str, type]] = {
+    "service": {"refused": dict},
     "tool-call-end": {"result": str, "isError": bool, "durationMs": int},
     "file": {"mimeType": str},
 }

@@ -63,16 +63,16 @@ export class Device extends Observable {
 
   // ── Getting in ──────────────────────────────────────────────────────────────────────────────
 
-  /** Makes an account. Raises Error with a sentence. */
-  async create() {
-    await this.#enter(random(SECRET));
+  /** Makes an account, with an invite where the relay asks for one. Raises Error with a sentence. */
+  async create(invite = "") {
+    await this.#enter(random(SECRET), invite);
   }
 
   /** Takes up an account by its backup words. Raises Error with a sentence. */
-  async restore(words) {
+  async restore(words, invite = "") {
     const secret = fromWords(words);
     if (!secret) throw new Error("These are not all the words. There are 52 letters and digits.");
-    await this.#enter(secret);
+    await this.#enter(secret, invite);
   }
 
   /** Takes up the account of whoever made the link. `seed` is what was in it, or all of it. */
@@ -88,17 +88,18 @@ export class Device extends Observable {
     await this.#keep(this.account, await this.#logIn(this.account));
   }
 
-  async #enter(secret) {
+  async #enter(secret, invite = "") {
     await this.#prepare();
     const account = await Account.of(this.store, secret);
-    await this.#keep(account, await this.#logIn(account));
+    await this.#keep(account, await this.#logIn(account, invite));
   }
 
-  async #logIn(account) {
+  async #logIn(account, invite = "") {
     const stranger = new Http("", this.http.client);
     const { nonce } = await stranger.post("/v1/auth/nonce", {});
     expect(typeof nonce === "string");
-    const { token } = await stranger.post("/v1/auth", await account.login(nonce));
+    const login = await account.login(nonce);
+    const { token } = await stranger.post("/v1/auth", invite ? { ...login, invite } : login);
     return expect(typeof token === "string" && token, token);
   }
 

@@ -1,18 +1,20 @@
 // The outbox: what was said here and is not at the relay yet. It is on disk, sealed, before it
 // goes; it goes oldest first; and each thing has an id by which the relay knows it, so that
-// whatever is sent twice is kept once.
+// whatever is sent twice is kept once. Its place in the chain is decided when it is first sent.
 
 import { sealFile } from "../crypto/blobs.js";
 import { blobKey } from "../crypto/keys.js";
 import { open, seal } from "../crypto/sealing.js";
 import { Backoff } from "../relay/backoff.js";
 import { expect, RefusedError } from "../relay/errors.js";
+import { Chains } from "./chain.js";
 import { pictureOf } from "./picture.js";
 
 const LOCK = "crabtalk outbox";
 
 export class Outbox {
   #store;
+  #chains;
   #http;
   #files;
   #sessionOf;
@@ -28,6 +30,7 @@ export class Outbox {
   /** `sessionOf` gives a session by its id; `isOnline` says whether it makes sense to try. */
   constructor(store, http, files, sessionOf, isOnline) {
     this.#store = store;
+    this.#chains = new Chains(store);
     this.#http = http;
     this.#files = files;
     this.#sessionOf = sessionOf;
@@ -115,7 +118,16 @@ export class Outbox {
   async discard(localId) {
     this.#items.delete(localId);
     this.#unpacked.delete(localId);
+    const kept = await this.#store.get("outbox", localId);
     await this.#store.delete("outbox", localId);
+    // Nobody knows whether the relay has it, so the next message cannot say that it follows it.
+    if (kept?.sealed) await this.#chains.restart(kept.id);
+  }
+
+  /** The gateway of a session did not act on a message of ours. The next one begins anew, or it
+   * would be refused as well. */
+  async refused(session, { reason, chain }) {
+    if (chain && reason !== "repeat") await this.#chains.restart(session, chain);
   }
 
   /** The session is no more, and nobody is left to hear it. */
@@ -155,6 +167,7 @@ export class Outbox {
       } catch (error) {
         const isFinal = error instanceof RefusedError && !error.isPassing && error.status !== 401;
         await this.#become(item, isFinal ? "failed" : "waiting", isFinal ? error.message : "");
+        if (isFinal) await this.#chains.restart(item.id);
         if (!isFinal) throw error;
       }
     }
@@ -164,6 +177,7 @@ export class Outbox {
     const kept = await this.#store.get("outbox", item.localId);
     if (!kept) return this.#sent(session, item); // by another tab
     item.files = kept.files;
+    item.sealed = kept.sealed;
     const total = item.files.reduce((sum, { sealed }) => sum + sealed.length, 0);
     let done = 0;
     for (const file of item.files) {
@@ -177,17 +191,38 @@ export class Outbox {
     }
     if (!this.#items.has(item.localId)) return; // somebody thought better of it
     session.show({ ...item, state: "sending", progress: null });
-    const messages = await Promise.all(item.files.map(async ({ id, told, ref }) => {
-      const file = await open(session.key, told);
-      return { localId: id, content: await seal(session.key, envelopeOf(id, item, ref, file)) };
-    }));
-    messages.push({ localId: item.localId, content: item.body });
+    const messages = await this.#messages(session, item);
+    if (!messages) return;
     const answer = await this.#http.post(`/v3/sessions/${item.id}/messages`, { messages });
     const receipt = receiptOf(answer, item.localId);
     await this.#store.delete("outbox", item.localId);
     for (const { ref, sealed } of item.files) await this.#files.keep(ref, sealed);
     this.#sent(session, item);
     session.sent(receipt.seq);
+  }
+
+  /** Its files and its words, sealed once and for all; null when it was dropped meanwhile. */
+  async #messages(session, item) {
+    const ids = [...item.files.map(({ id }) => id), item.localId];
+    if (!item.sealed) {
+      const bodies = await Promise.all(item.files.map(async ({ id, told, ref }) =>
+        envelopeOf(id, item, ref, await open(session.key, told))));
+      bodies.push(await open(session.key, item.body));
+      if (!(await this.#seal(session, item, bodies))) return null;
+    }
+    return ids.map((localId, at) => ({ localId, content: item.sealed[at] }));
+  }
+
+  async #seal(session, item, bodies) {
+    // Without locks two tabs could send in any order, and a chain would break.
+    if (!navigator.locks) {
+      item.sealed = await Promise.all(bodies.map((body) => seal(session.key, body)));
+      return true;
+    }
+    const { messages: sealed, state } = await this.#chains.extend(session, bodies);
+    if (!(await this.#chains.keep(session, state, { ...item, sealed }))) return false;
+    item.sealed = sealed;
+    return true;
   }
 
   #sent(session, item) {

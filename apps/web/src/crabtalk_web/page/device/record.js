@@ -33,6 +33,8 @@ export class Record extends Observable {
   get path() { return text(this.metadata.path); }
   get machine() { return text(this.metadata.machineId); }
   get model() { return text(this.metadata.currentModelCode); }
+  /** Kinds of clients that write here without replay protection. */
+  get unprotected() { return list(this.metadata.unprotectedClients).map(text).filter(Boolean); }
   /** Whether it was put away; the next word opens it again. */
   get isArchived() { return this.metadata.lifecycleState === "archived"; }
   /** The session that took its place, with other keys or from a fresh start; empty for none. */

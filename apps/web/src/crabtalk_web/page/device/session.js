@@ -195,6 +195,9 @@ export class Session extends Record {
 
   /** Entries that nobody here has read before, by number. */
   heard(entries, high) {
+    for (const { ev } of entries) {
+      if (ev.refused) this.#home.outbox.refused(this.id, ev.refused).catch(() => {});
+    }
     this.#digest.take(entries, high);
     this.moved(high, Math.max(0, ...entries.map(({ at }) => at)));
     this.#live.hurry();

@@ -47,8 +47,8 @@ export class Store {
   }
 
   /** All or nothing: `work` is given the tables, and may only wait for their requests. */
-  async change(tables, work) {
-    const transaction = this.database.transaction(tables, "readwrite");
+  async change(tables, work, durability = "relaxed") {
+    const transaction = this.database.transaction(tables, "readwrite", { durability });
     const done = finished(transaction);
     const rows = Object.fromEntries(tables.map((name) => [name, transaction.objectStore(name)]));
     await Promise.all([work(rows), done]);

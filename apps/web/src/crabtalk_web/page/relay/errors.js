@@ -8,12 +8,13 @@ export class AwayError extends Error {
   }
 }
 
-/** The relay said no; `status` is its number for why. */
+/** The relay said no; `status` is its number for why, `code` its word for some of them. */
 export class RefusedError extends Error {
-  constructor(status, message) {
+  constructor(status, message, code = "") {
     super(message);
     this.name = "RefusedError";
     this.status = status;
+    this.code = code;
   }
 
   /** Whether the same may be asked again later. */

@@ -102,7 +102,7 @@ export class Http {
   #refusal(status, told) {
     if (status === 401 && this.token) this.onRevoked();
     const message = told?.message ?? told?.error ?? `The relay answered ${status}. Try again.`;
-    return new RefusedError(status, String(message));
+    return new RefusedError(status, String(message), String(told?.code ?? ""));
   }
 }
 

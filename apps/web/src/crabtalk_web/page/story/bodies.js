@@ -97,7 +97,8 @@ function entry(message, said) {
 const EVENTS = {
   text: ({ text, thinking }) =>
     isText(text) ? { t: "text", text, thinking: thinking === true } : null,
-  service: ({ text }) => (isText(text) ? { t: "service", text } : null),
+  service: ({ text, refused }) =>
+    isText(text) ? { t: "service", text, refused: readRefused(refused) } : null,
   "tool-call-start": readCall,
   "tool-call-end": ({ call, result, isError, durationMs }) =>
     isText(call)
@@ -125,6 +126,12 @@ function readFile({ ref, name, size, mimeType, image }) {
   if (!isText(ref) || !isText(name) || !Number.isFinite(size)) return null;
   const shown = { mimeType: textOr(mimeType), image: readImage(image) };
   return { t: "file", ref, name, size: Math.max(0, size), ...shown };
+}
+
+/** Which message of a person a line says was not acted on. */
+function readRefused(refused) {
+  if (!isObject(refused) || !isText(refused.reason)) return null;
+  return { reason: refused.reason, localId: textOr(refused.localId), chain: textOr(refused.chain) };
 }
 
 function readImage(image) {

@@ -26,6 +26,7 @@ export class App {
   #view = null;
   #shown = "";
   #machineKey = "";
+  #invite = "";
   #seed = "";
   #hit = null;
   #bars = h("div", { class: "bars" });
@@ -36,7 +37,9 @@ export class App {
   constructor(device, router, fragment) {
     this.#device = device;
     this.#router = router;
-    this.#machineKey = /^key=([\w-]+)$/.exec(fragment)?.[1] ?? "";
+    const given = new URLSearchParams(fragment);
+    this.#machineKey = /^[\w-]+$/.exec(given.get("key") ?? "")?.[0] ?? "";
+    this.#invite = given.get("invite") ?? "";
     if (router.route.view === "join") this.#seed = seedOf(`#${fragment}`);
   }
 
@@ -74,6 +77,7 @@ export class App {
     if (stage === "failed") return { key: stage, build: () => failedView(this.#device.problem) };
     const flow = {
       isPairing: Boolean(this.#machineKey),
+      invite: this.#invite,
       done: () => this.#entered(),
       join: (seed) => this.#join(seed),
     };

@@ -1,5 +1,6 @@
 // Devices and machines of the account: who is in, adding one, taking one out.
 
+import { OWN } from "../device/client.js";
 import { h } from "../draw/dom.js";
 import { when } from "../draw/time.js";
 import { actions, button, command } from "./controls.js";
@@ -13,6 +14,10 @@ const TOKENS = "All that have a token of your account at this relay, machines am
 const TAKEN_OUT = "Its token ends at once, and its connection with it. If it is a machine, its "
   + "agents no longer reach you. A device keeps the keys it had: what you say from now on does "
   + "not reach it.";
+
+const UNPROTECTED = "without replay protection";
+const UNPROTECTED_HOW = "A relay could leave their messages out, or deliver them late or in another "
+  + "order, and nobody would notice. Write with this page where that matters.";
 
 export function devicesSection(device) {
   const machines = h("div", { class: "stack" }, skeletons());
@@ -35,8 +40,20 @@ export function devicesSection(device) {
   const element = h("div", { class: "sheet-group" },
     h("section", { class: "stack" }, h("h2", {}, "Machines"), machines),
     h("section", { class: "stack" }, h("h2", {}, "Devices"), h("p", { class: "muted" }, TOKENS),
-      devices, actions(add)));
+      devices, unprotectedNote(device.sessions), actions(add)));
   return { element, close: () => (isClosed = true) };
+}
+
+/** Clients that were seen to write without a counter, and where. */
+function unprotectedNote(sessions) {
+  const found = new Map();
+  for (const { unprotected, agent } of sessions) {
+    for (const client of unprotected) found.set(client, [...(found.get(client) ?? []), agent]);
+  }
+  if (!found.size) return null;
+  const named = [...found].map(([client, agents]) => `${client} (with ${agents.join(", ")})`);
+  return h("p", { class: "small muted", role: "note" },
+    `Messages were sent by a client ${UNPROTECTED}: ${named.join("; ")}. ${UNPROTECTED_HOW}`);
 }
 
 function machineLines(machines) {
@@ -71,13 +88,14 @@ function words(name, told) {
 }
 
 function nameOf(one) {
-  return one.client?.replace(/^web\//, "") || `Device ${one.id.slice(-6)}`;
+  return one.client?.replace(/^(web|crabtalk-page)\//, "") || `Device ${one.id.slice(-6)}`;
 }
 
 function about(one) {
   const seen = one.lastSeenAt && !one.isThis ? `last here ${since(one.lastSeenAt)}` : "";
   const came = one.createdAt ? `Let in ${since(one.createdAt)}` : "";
-  return [came, seen].filter(Boolean).join(", ");
+  const isPlain = one.kind !== "terminal" && !one.isThis && !one.client?.startsWith(OWN);
+  return [came, seen, isPlain ? `writes ${UNPROTECTED}` : ""].filter(Boolean).join(", ");
 }
 
 async function revoke(device, one, done) {

@@ -13,12 +13,15 @@ const OPEN_IT = "Open the link it prints, or scan its code. The machine asks her
 const JOIN_HOW = "There: Settings, Add a device. Scan the code with this device’s camera, or paste "
   + "the link here.";
 const NO_LINK = "That is no such link. It ends with /join# and a row of letters.";
+const INVITE_HOW = "This relay asks new accounts for an invite. Whoever runs it can make one.";
+const INVITE_NEEDED = "invite-needed";
 const WORDS_HOW = "52 letters and digits in groups of five. Dashes and spaces do not matter.";
 
 /**
  * @param device
- * @param {{isPairing: boolean, done: () => void, join: (seed: string) => void}} flow
- *   `isPairing`: a machine's link led here, so the account is made for it
+ * @param {{isPairing: boolean, invite: string, done: () => void, join: (seed: string) => void}}
+ *   flow `isPairing`: a machine's link led here, so the account is made for it; `invite`: as the
+ *   link has it
  */
 export function welcomeView(device, flow) {
   const already = h("section",
@@ -35,16 +38,35 @@ export function welcomeView(device, flow) {
 
 function waysIn(device, flow, already) {
   const problem = problemLine();
+  const { place, given, asked } = inviteField(flow.invite);
   const start = button("Start here", async () => {
-    if (await attempt(start, "Making your keys", problem, () => device.create())) flow.done();
+    const run = () => device.create(given()).catch(asked);
+    if (await attempt(start, "Making your keys", problem, run)) flow.done();
   }, "primary");
   const open = button("I already use it", () => {
     already.hidden = !already.hidden;
     open.setAttribute("aria-expanded", String(!already.hidden));
     if (!already.hidden) already.querySelector("input").focus();
   }, "", { "aria-expanded": "false", "aria-controls": "already" });
-  return h("div", { class: "stack" }, actions(start, open), problem,
+  return h("div", { class: "stack" }, place, actions(start, open), problem,
     h("p", { class: "small muted" }, NAMELESS));
+}
+
+/** Shown once the relay asks for it. */
+function inviteField(invite) {
+  const input = h("input", {
+    class: "input mono", id: "invite", type: "text", value: invite,
+    autocomplete: "off", autocapitalize: "characters", spellcheck: "false",
+  });
+  const place = h("div", { hidden: true }, field("Invite", input, INVITE_HOW));
+  const asked = (error) => {
+    if (error.code === INVITE_NEEDED) {
+      place.hidden = false;
+      input.focus();
+    }
+    throw error;
+  };
+  return { place, given: () => input.value.trim(), asked };
 }
 
 function pairingCard() {

@@ -1,0 +1,146 @@
+"""Replay protection: which messages of devices a gateway acts on, and why not on the others.
+
+Pure. A `Memory` is part of a conversation's book, so what it knows is on disk together with the
+message it was learned from. Messages of one chain are taken in their order, each once, none left
+out; a chain with a fault in it is over, and its device begins another one. Messages without a
+chain are taken once each, as far back as hashes are remembered.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from crabtalk_web.stream import Chain
+
+# Sealed messages of which it is remembered that they came.
+MOST_SEEN = 2000
+# Chains of a session. They are never forgotten: a forgotten one could be played again.
+MOST_CHAINS = 1000
+# Kinds of clients without a chain that are named.
+MOST_CLIENTS = 16
+CLIENT_NAME = 40
+
+Reason = Literal["repeat", "old", "gap", "fork", "closed", "session", "full"]
+
+
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is remembered of a message that was looked at.
+
+    `hash` is that of its sealed bytes, in base64; `local` is how its sender named it. `client` is
+    what a client without a chain calls itself.
+    """
+
+    hash: str
+    local: str = ""
+    chain: Chain | None = None
+    client: str = ""
+    reason: Reason | Literal[""] = ""  # why it was refused
+
+
+class Head(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
+    """The last message of a chain that was taken."""
+
+    session: str
+    chain: str
+    device: str
+    counter: int
+    hash: str
+    is_closed: bool = False
+
+
+class MemoryState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All of a memory, as a journal keeps it."""
+
+    heads: tuple[Head, ...] = ()
+    seen: tuple[tuple[str, str], ...] = ()
+    clients: tuple[str, ...] = ()
+    refused: int = 0
+
+
+class Memory:
+    def __init__(self, state: MemoryState | None = None) -> None:
+        state = state or MemoryState()
+        self._heads = {(head.session, head.chain): head for head in state.heads}
+        self._seen: OrderedDict[str, str] = OrderedDict(state.seen)
+        self.clients = list(state.clients)  # without replay protection
+        self.refused = state.refused
+
+    def judge(self, mark: Mark, session: str) -> Reason | None:
+        """Why a message is not to be acted on; None for one that is."""
+        if mark.hash in self._seen:
+            return "repeat"
+        chain = mark.chain
+        if chain is None:
+            return None
+        if chain.session != session:
+            return "session"
+        head = self._heads.get((session, chain.chain))
+        if head is None:
+            return self._judge_first(chain)
+        if head.is_closed:
+            return "closed"
+        if chain.counter <= head.counter:
+            return "old"
+        if chain.counter > head.counter + 1:
+            return "gap"
+        return None if chain.previous == head.hash else "fork"
+
+    def _judge_first(self, chain: Chain) -> Reason | None:
+        if len(self._heads) >= MOST_CHAINS:
+            return "full"
+        return None if chain.counter == 1 else "gap"
+
+    def is_same(self, mark: Mark) -> bool:
+        """Whether a repeat is the very same message under its own name, delivered again."""
+        return bool(mark.local) and self._seen.get(mark.hash) == mark.local
+
+    def apply(self, mark: Mark, session: str) -> None:
+        """A message was looked at, and taken unless the mark has a reason."""
+        if mark.reason:
+            self.refused += 1
+        if mark.hash not in self._seen:
+            self._seen[mark.hash] = mark.local
+            if len(self._seen) > MOST_SEEN:
+                self._seen.popitem(last=False)
+        if mark.chain is not None:
+            self._apply_chain(mark, mark.chain, session)
+        elif not mark.reason:
+            self._name_client(mark.client)
+
+    def _name_client(self, client: str) -> None:
+        if client not in self.clients and len(self.clients) < MOST_CLIENTS:
+            self.clients.append(client)
+
+    def _apply_chain(self, mark: Mark, chain: Chain, session: str) -> None:
+        key = (session, chain.chain)
+        head = self._heads.get(key)
+        if not mark.reason:
+            self._heads[key] = Head(session, chain.chain, chain.device, chain.counter, mark.hash)
+        elif mark.reason in ("gap", "fork"):
+            # What is missing may come later, and its successor was refused already: the order is
+            # lost for good.
+            if head is not None:
+                self._heads[key] = msgspec.structs.replace(head, is_closed=True)
+            elif len(self._heads) < MOST_CHAINS:
+                self._heads[key] = Head(session, chain.chain, chain.device, 0, "", True)
+
+    def learn(self, marks: Iterable[Mark], session: str) -> None:
+        """Messages that were acted on before there was this memory, in their order. Nothing is
+        judged: of each chain the last message counts."""
+        for mark in marks:
+            self.apply(mark, session)
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes in a journal."""
+        return 100 * len(self._seen) + 200 * len(self._heads)
+
+    def state(self) -> MemoryState:
+        return MemoryState(
+            tuple(self._heads.values()),
+            tuple(self._seen.items()),
+            tuple(self.clients),
+            self.refused,
+        )

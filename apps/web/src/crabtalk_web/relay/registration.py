@@ -1,0 +1,135 @@
+"""Registration: who may make an account at this relay, and the invites that let people do it.
+
+Logging in to an account that exists needs no invite and is never refused here. The database has
+only the hash of an invite's code, so whoever reads it cannot use one.
+"""
+
+import hashlib
+import secrets
+import sqlite3
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from .errors import RelayError
+from .ids import new_id, now_ms
+
+Mode = Literal["open", "invite", "closed"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+# Without letters and digits that look alike. 20 of them are 100 bits.
+ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"
+CODE_LENGTH = 20
+GROUP = 5
+
+# Clients look at the code, people read the sentence.
+INVITE_NEEDED = "invite-needed"
+CLOSED = "registration-closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What decides whether a key that is not known gets an account."""
+
+    mode: Mode
+    most: int
+    invite: str = ""
+    # Accounts that nobody has used make room once they are this old. Milliseconds since 1970.
+    unused_before: int = 0
+
+
+def admit(db: sqlite3.Connection, admission: Admission) -> None:
+    """Uses up the invite and makes room. Raises RelayError 403."""
+    if admission.mode == "closed":
+        raise refusal(CLOSED, "this relay takes no new accounts; ask whoever runs it")
+    if admission.mode == "invite":
+        use_invite(db, admission.invite)
+    make_room(db, admission)
+
+
+def make_room(db: sqlite3.Connection, admission: Admission) -> None:
+    if db.execute("SELECT count(*) FROM accounts").fetchone()[0] < admission.most:
+        return
+    # A key that is evicted can log in again and has lost nothing.
+    removed = db.execute(
+        "DELETE FROM accounts WHERE id = (SELECT id FROM accounts WHERE created_at < ?"
+        " AND settings IS NULL"
+        " AND NOT EXISTS (SELECT 1 FROM sessions WHERE account = accounts.id)"
+        " AND NOT EXISTS (SELECT 1 FROM machines WHERE account = accounts.id)"
+        " AND NOT EXISTS (SELECT 1 FROM pairs WHERE account = accounts.id)"
+        " AND NOT EXISTS (SELECT 1 FROM artifacts WHERE account = accounts.id)"
+        " AND NOT EXISTS"
+        " (SELECT 1 FROM devices WHERE account = accounts.id AND seen_at >= ?)"
+        " ORDER BY created_at LIMIT 1) RETURNING id",
+        (admission.unused_before, admission.unused_before),
+    ).fetchone()
+    if removed is None:
+        raise RelayError(403, "this relay takes no more accounts; ask whoever runs it")
+    db.execute("INSERT INTO removals (account) VALUES (?)", (removed["id"],))
+
+
+# ── Invites ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def create_invite(db: sqlite3.Connection, uses: int, expires_at: int) -> str:
+    """The code, which is told once."""
+    code = "".join(secrets.choice(ALPHABET) for _ in range(CODE_LENGTH))
+    db.execute(
+        "INSERT INTO invites (id, hash, uses_left, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
+        (new_id(), code_hash(code), uses, now_ms(), expires_at),
+    )
+    return "-".join(code[at : at + GROUP] for at in range(0, CODE_LENGTH, GROUP))
+
+
+def list_invites(db: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Those that can still be used."""
+    rows = db.execute(
+        "SELECT * FROM invites WHERE expires_at > ? AND uses_left > 0 ORDER BY created_at, id",
+        (now_ms(),),
+    )
+    return [
+        {
+            "id": row["id"],
+            "usesLeft": row["uses_left"],
+            "used": row["used"],
+            "createdAt": row["created_at"],
+            "expiresAt": row["expires_at"],
+        }
+        for row in rows
+    ]
+
+
+def revoke_invite(db: sqlite3.Connection, invite: str) -> bool:
+    """False when there is no such invite."""
+    row = db.execute("DELETE FROM invites WHERE id = ? RETURNING id", (invite,)).fetchone()
+    return row is not None
+
+
+def use_invite(db: sqlite3.Connection, code: str) -> None:
+    if not code:
+        raise refusal(
+            INVITE_NEEDED, "this relay asks new accounts for an invite; get one from who runs it"
+        )
+    row = db.execute(
+        "UPDATE invites SET uses_left = uses_left - 1, used = used + 1"
+        " WHERE hash = ? AND uses_left > 0 AND expires_at > ? RETURNING id",
+        (code_hash(code), now_ms()),
+    ).fetchone()
+    if row is None:
+        raise refusal(
+            INVITE_NEEDED,
+            "this invite is wrong, used up or too old; get another one from who runs the relay",
+        )
+
+
+def forget_old_invites(db: sqlite3.Connection) -> None:
+    db.execute("DELETE FROM invites WHERE expires_at <= ? OR uses_left <= 0", (now_ms(),))
+
+
+def code_hash(code: str) -> bytes:
+    """However it is typed: dashes, spaces and case do not matter."""
+    letters = "".join(letter for letter in code.upper() if letter in ALPHABET)
+    return hashlib.sha256(letters.encode()).digest()
+
+
+def refusal(code: str, text: str) -> RelayError:
+    return RelayError(403, text, {"error": text, "code": code})

@@ -1,0 +1,147 @@
+"""Approvals: a tool call that waits for a yes, as literal text for a chat. Pure.
+
+Nothing of a call is left out, shortened or rendered. What does not fit into one message goes on in
+the next, and the buttons are under the last one.
+"""
+
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from crabtalk.protocol import wire
+
+from .splitting import LEAST, is_boundary
+
+ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
+# What people type instead of a label.
+WORDS = {
+    "yes": ALLOW,
+    "y": ALLOW,
+    "ok": ALLOW,
+    "allow": ALLOW,
+    "no": DENY,
+    "n": DENY,
+    "deny": DENY,
+    "always": ALWAYS,
+}
+# Letters and signs that show nothing.
+BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u2800\u3164\uffa0")
+# A longer call is not shown in a chat and can only be refused there.
+MOST_SHOWN = 40_000
+# Room in each message for the lines around a part of the text.
+AROUND = 160
+TOO_LONG = (
+    "The call has {count} characters, which is too long for a chat. Deny it here, or look at it "
+    "and answer in the terminal or on the web page."
+)
+
+Measure = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """The call in words. One that is not `is_whole` was too long to be shown."""
+
+    tool: str
+    text: str
+    is_whole: bool = True
+
+
+def read_approval(request: wire.ApprovalRequest) -> Approval:
+    """What is known of the call comes first, so that nothing in the call passes for it."""
+    call = spell_out(request.call)
+    lines = [f"{spell_out(request.agent, '')} wants to call {spell_out(request.tool, '')}."]
+    if request.reason:
+        lines.append(f"Why it asks: {spell_out(request.reason, '')}")
+    if request.cwd:
+        lines.append(f"Directory: {spell_out(request.cwd, '')}")
+    if request.always:
+        lines.append(f"Always allows from now on: {spell_out(request.always, '')}")
+    if request.env:
+        lines.append("Environment:")
+        lines += [
+            f"  {spell_out(key, '')}={spell_out(value, '')}"
+            for key, value in sorted(request.env.items())
+        ]
+    head = "\n".join(lines)
+    if len(head) + len(call) > MOST_SHOWN:
+        shown = f"{lines[0]}\n{TOO_LONG.format(count=len(call))}"
+        return Approval(request.tool, shown, is_whole=False)
+    return Approval(request.tool, f"{head}\nCall ({len(call)} characters):\n{call}")
+
+
+def spell_out(text: str, kept: str = "\n\t") -> str:
+    """With every character that cannot be seen, or turns text around, written as its code."""
+    return "".join(
+        character if character in kept or is_visible(character) else code_of(character)
+        for character in text
+    )
+
+
+def is_visible(character: str) -> bool:
+    if character == " " or "!" <= character <= "~":
+        return True
+    if character in BLANK or 0xFE00 <= ord(character) <= 0xFE0F or ord(character) >= 0xE0000:
+        return False
+    return unicodedata.category(character)[0] not in ("C", "Z")
+
+
+def code_of(character: str) -> str:
+    return f"\\u{{{ord(character):04x}}}"
+
+
+def label_of(labels: list[str], text: str) -> str:
+    """The label that somebody typed: its number, itself, or a word for it; empty for no answer."""
+    word = text.strip().rstrip(".!").casefold()
+    if word.isdecimal() and len(word) < 5:
+        return labels[int(word) - 1] if 1 <= int(word) <= len(labels) else ""
+    meant = WORDS.get(word, "").casefold()
+    return next((label for label in labels if label.casefold() in (word, meant)), "")
+
+
+def split_literal(text: str, limit: int, measure: Measure) -> list[str]:
+    """The text in parts that fit, all of it: joined, they are the text."""
+    parts: list[str] = []
+    while text:
+        place = part_end(text, max(LEAST, limit), measure)
+        parts.append(text[:place])
+        text = text[place:]
+    return parts or [""]
+
+
+def part_end(text: str, limit: int, measure: Measure) -> int:
+    """Where the first part ends: after a line if that makes it half full, else in between."""
+    low, high = 1, min(len(text), limit)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if measure(text[:middle]) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    if low == len(text):
+        return low
+    line = text.rfind("\n", 0, low) + 1
+    if line > low // 2:
+        return line
+    whole = next((place for place in range(low, 0, -1) if is_boundary(text, place)), low)
+    return whole if whole > low // 2 else low
+
+
+def pages_of(title: str, text: str, end: str, limit: int, measure: Measure) -> list[str]:
+    """The messages that show a text between a title and a last line.
+
+    No part of the text is at the edge of a message, where services take white space away.
+    """
+    parts = split_literal(text, limit - AROUND, measure)
+    pages: list[str] = []
+    for number, part in enumerate(parts, 1):
+        first = f"{title}, part {number} of {len(parts)}" if len(parts) > 1 else title
+        if number == len(parts):
+            last = end
+        elif part.endswith("\n"):
+            last = f"[goes on in part {number + 1}]"
+        else:
+            last = f"[the line goes on in part {number + 1}]"
+        gap = "" if part.endswith("\n") else "\n"
+        pages.append(f"{first}\n{part}{gap}{last}")
+    return pages

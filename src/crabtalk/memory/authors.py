@@ -1,0 +1,121 @@
+"""Authors: whose note an entry is, as part of its name, and which entries a person may see.
+
+CRMEM has no field for an author, but any text is a name. The stored name of a note by the sender
+`tg:7` is U+001E, `tg:7`, U+001E and the name the note was given; its aliases are stored alike. A
+note without such a prefix is the agent's own: written while its owner spoke, or before there were
+authors.
+"""
+
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .entry import MARK, Entry, Kind, plain_name
+from .errors import LimitError
+
+# The author of what is the agent's own.
+AGENT = ""
+# Bytes of a sender that are kept in every name. A longer one is cut and told apart by its hash.
+LONGEST = 256
+
+
+class View(Struct, frozen=True):
+    """What a person may see of a memory: notes of these authors, archives of these conversations.
+
+    None stands for all of them.
+    """
+
+    authors: tuple[str, ...] | None = None
+    conversations: tuple[str, ...] | None = None
+
+    def includes(self, entry: Entry) -> bool:
+        return self.label_filter()(label_of(entry))
+
+    def labels(self) -> frozenset[str] | None:
+        """The labels of all entries it includes; None when that is not a short list."""
+        if self.authors is None or self.conversations is None:
+            return None
+        archives = (MARK + conversation for conversation in self.conversations)
+        return frozenset((*self.authors, *archives))
+
+    def label_filter(self) -> Callable[[str], bool]:
+        """Whether entries with a label are included."""
+        if (labels := self.labels()) is not None:
+            return labels.__contains__
+        authors = None if self.authors is None else frozenset(self.authors)
+        archives = (
+            None
+            if self.conversations is None
+            else frozenset(MARK + conversation for conversation in self.conversations)
+        )
+
+        def includes(label: str) -> bool:
+            allowed = archives if label[:1] == MARK else authors
+            return allowed is None or label in allowed
+
+        return includes
+
+
+EVERYTHING = View()
+
+
+def author_label(sender: str) -> str:
+    """How a sender is written in names: reversible unless it is very long, never empty for a
+    sender that is not, and different for different senders."""
+    label = sender.replace("%", "%25").replace(MARK, "%1E")
+    data = label.encode(errors="surrogatepass")
+    if len(data) <= LONGEST:
+        return label
+    # No sender is written with %#, so a cut one is nobody else's.
+    start = data[: LONGEST - 64].decode(errors="ignore")
+    return f"{start}%#{blake2b(data, digest_size=16).hexdigest()}"
+
+
+def qualify_name(author: str, name: str) -> str:
+    """The stored name of an author's note. Raises LimitError for a name that would be another
+    author's."""
+    if author:
+        return f"{MARK}{author}{MARK}{name}"
+    if name.startswith(MARK):
+        raise LimitError(
+            "a name or an alias begins with the control character U+001E; leave it out"
+        )
+    return name
+
+
+def qualify_names(author: str, names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(qualify_name(author, name) for name in names)
+
+
+def author_of(entry: Entry) -> str:
+    """The label of who wrote it."""
+    if not entry.name.startswith(MARK):
+        return AGENT
+    author, mark, _ = entry.name[1:].partition(MARK)
+    return author if mark else AGENT
+
+
+def label_of(entry: Entry) -> str:
+    """What decides who may see an entry: its author, or for an archive its conversation. Archives
+    are named after their conversation, and numbered."""
+    if entry.kind is Kind.ARCHIVE:
+        return MARK + entry.name.rpartition("-")[0]
+    return author_of(entry)
+
+
+def without_author(entry: Entry) -> Entry:
+    """The entry as its author named it."""
+    if not author_of(entry):
+        return entry
+    aliases = tuple(map(plain_name, entry.aliases))
+    return replace(entry, name=plain_name(entry.name), aliases=aliases)
+
+
+def with_author(entry: Entry, author: str) -> Entry:
+    """The entry as it is stored. Archives belong to a conversation, not to an author."""
+    if entry.kind is Kind.ARCHIVE:
+        return entry
+    name, aliases = qualify_name(author, entry.name), qualify_names(author, entry.aliases)
+    return replace(entry, name=name, aliases=aliases)

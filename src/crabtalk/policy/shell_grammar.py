@@ -1,0 +1,127 @@
+"""What the parser's tree can hold, and the places where bash may read a text differently."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from .shell_commands import (
+    ANYTHING,
+    UNKNOWN,
+    UnreadableCommandError,
+    Word,
+    base_name,
+    name_set,
+)
+from .shell_words import DISAGREEMENT
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+EXPANSIONS = {
+    "arithmetic_expansion",
+    "command_substitution",
+    "expansion",
+    "process_substitution",
+    "simple_expansion",
+}
+WORDS = EXPANSIONS | {
+    "ansi_c_string",
+    "brace_expression",
+    "concatenation",
+    "extglob_pattern",
+    "number",
+    "raw_string",
+    "regex",
+    "string",
+    "translated_string",
+    "variable_name",
+    "word",
+}
+STATEMENTS = {
+    "c_style_for_statement",
+    "case_item",
+    "case_statement",
+    "compound_statement",
+    "do_group",
+    "elif_clause",
+    "else_clause",
+    "for_statement",
+    "function_definition",
+    "if_statement",
+    "list",
+    "negated_command",
+    "pipeline",
+    "program",
+    "subshell",
+    "variable_assignments",
+    "while_statement",
+}
+EXPRESSIONS = {
+    "array",
+    "binary_expression",
+    "command_name",
+    "comment",
+    "file_descriptor",
+    "heredoc_content",
+    "parenthesized_expression",
+    "postfix_expression",
+    "special_variable_name",
+    "string_content",
+    "subscript",
+    "ternary_expression",
+    "test_command",
+    "test_operator",
+    "unary_expression",
+}
+# Words that bash takes as syntax where a program is expected. The parser takes some for programs.
+RESERVED = name_set(
+    "! { } [[ ]] case do done elif else esac fi for function if in select then until while"
+)
+SEPARATION = re.compile(rb"(?:[ \t]|\\\n)*")
+HIDDEN_SUBSTITUTION = re.compile(rb"(?:^|[^\\])(?:\\\\)*(?:`|\$[({]|[<>]\()")
+# Bash evaluates the index in such a text wherever it expects a number or the name of a variable.
+EVALUATED_INDEX = re.compile(r"\[.*(?:\$\(|`)", re.DOTALL)
+DECLARATIONS = {"declare", "export", "local", "readonly", "typeset"}
+EVALUATING = DECLARATIONS | {"[", "let", "mapfile", "printf", "read", "readarray", "test", "unset"}
+BEFORE_COMMAND = tuple(bytes([sign]) for sign in b" \t;&|(){}`!")
+
+
+def is_in_arithmetic(node: "Node") -> bool:
+    return node.parent is not None and node.parent.type == "c_style_for_statement"
+
+
+def collect_expansions(node: "Node", found: dict[int, tuple[int, str]]) -> None:
+    """The outermost expansions of a word: where they start, and where each ends."""
+    if node.type in EXPANSIONS:
+        found[node.start_byte] = (node.end_byte, node.type)
+        return
+    for child in node.children:
+        collect_expansions(child, found)
+
+
+def read_program(word: Word) -> str:
+    """The base name of a program. Raises UnreadableCommandError where it is not known."""
+    name = base_name(word.text)
+    if word.may_split or UNKNOWN in name:
+        raise UnreadableCommandError("which program it runs is only known at run time")
+    if not name:
+        raise UnreadableCommandError("a program in it has no name")
+    if name in RESERVED:
+        raise UnreadableCommandError(DISAGREEMENT)
+    return name
+
+
+def assigned_by(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Word]]:
+    """Variables that a builtin sets because its arguments name them."""
+    if program not in EVALUATING:
+        return
+    for number, word in enumerate(words):
+        if EVALUATED_INDEX.search(word.text):
+            raise UnreadableCommandError("it hides a command in the index of a variable")
+        if program in DECLARATIONS and "=" in word.text:
+            name, _, value = word.text.partition("=")
+            yield name.rstrip("+"), Word(value, word.may_split)
+        elif program in ("read", "mapfile", "readarray") or (
+            program == "printf" and number and words[number - 1].text == "-v"
+        ):
+            yield word.text, ANYTHING

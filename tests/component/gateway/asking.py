@@ -1,0 +1,152 @@
+"""A daemon that asks for approvals as the test says, and remembers all that it is told.
+
+    async with asking_daemon(home) as daemon:
+        daemon.asks.append(approvals(approval(call="ls")))
+
+Its socket, frames and errors are real. A turn says what it was asked, waits for a reply to each of
+its questions, and ends. Turns go on when the client goes away, as detached ones do.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from crabtalk.protocol import NotFoundError, Server, wire
+from crabtalk.transport import Limits, RunFiles
+from tests.scripted import listening
+
+ASK = "ask-1"
+LABELS = ("Allow", "Deny", "Always")
+
+
+def approval(
+    call: str = "rm -rf __init__.py *build*",
+    *,
+    question: str = "",
+    env: Mapping[str, str] | None = None,
+    always: str = "bash(rm:*)",
+    for_owner: bool = False,
+    labels: tuple[str, ...] = LABELS,
+) -> wire.AskQuestion:
+    request = wire.ApprovalRequest(
+        agent="crab",
+        tool="bash",
+        call=call,
+        cwd="/srv/__work__",
+        env=env or {},
+        always=always,
+        digest="00" * 32,
+        requested_by="pg:7",
+        for_owner=for_owner,
+        reason="the mode is ask",
+    )
+    return wire.AskQuestion(
+        question=question or f"May crab call bash?\n{call}",
+        header="bash",
+        options=[wire.AskOption(label=label) for label in labels],
+        approval=request,
+    )
+
+
+def asked(*questions: wire.AskQuestion, ask: str = ASK) -> wire.AskUserEvent:
+    return wire.AskUserEvent(ask_id=ask, questions=questions)
+
+
+class AskingDaemon(Server):
+    def __init__(self) -> None:
+        self.asks: list[wire.AskUserEvent] = []  # of each turn
+        self.turns: list[wire.StreamMsg] = []
+        self.replies: list[wire.ReplyToAsk] = []
+        self.steered: list[str] = []
+        self.killed: list[str] = []
+        self.modes: dict[tuple[str, str], str] = {}
+        self.end = asyncio.Event()  # ends turns whose questions nobody answers
+        self.on_feed: list[wire.AskUserEvent] = []  # for whoever follows the events
+        self._answered: dict[str, asyncio.Event] = {}
+        self._over = asyncio.Event()
+        self._over.set()
+
+    async def list_agents(self, request: wire.ListAgentsMsg) -> wire.AgentList:
+        return wire.AgentList(agents=[wire.AgentInfo(name=n) for n in ("crab", "guarded", "twin")])
+
+    async def list_skills(self, request: wire.ListSkillsMsg) -> wire.SkillList:
+        return wire.SkillList()
+
+    async def list_messages(self, request: wire.ListMessagesMsg) -> wire.MessagePage:
+        """What was said, and that it was answered: whoever was away finds that out here."""
+        said = [
+            message
+            for turn in self.turns
+            if (turn.agent, turn.sender) == (request.agent, request.sender)
+            for message in (
+                wire.ConversationMessage(role="user", content=turn.content),
+                wire.ConversationMessage(role="assistant", content="done"),
+            )
+        ]
+        return wire.MessagePage(messages=said[request.offset :], total=len(said))
+
+    async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        if request.guest == ":":  # a gateway that waits until nothing runs
+            await self._over.wait()
+            yield wire.StreamEvent(end=wire.StreamEnd(agent=request.agent))
+            return
+        self.turns.append(request)
+        self._over.clear()
+        for ask in self.asks:
+            self._answered[ask.ask_id] = asyncio.Event()
+        yield wire.StreamEvent(start=wire.StreamStart(agent=request.agent))
+        for ask in self.asks:
+            yield wire.StreamEvent(ask_user=ask)
+            await self._wait_for_reply(ask.ask_id)
+        yield wire.StreamEvent(tools_complete=wire.ToolsCompleteEvent())
+        yield wire.StreamEvent(chunk=wire.StreamChunk(content="done"))
+        yield wire.StreamEvent(end=wire.StreamEnd(agent=request.agent))
+        self._over.set()
+
+    async def _wait_for_reply(self, ask: str) -> None:
+        waits = [asyncio.ensure_future(one.wait()) for one in (self._answered[ask], self.end)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def subscribe_events(
+        self, request: wire.SubscribeEvents
+    ) -> AsyncGenerator[wire.AgentEventMsg, None]:
+        for ask in self.on_feed:
+            yield wire.AgentEventMsg(
+                agent=request.agent, sender=request.sender, kind=wire.ASK_USER, ask=ask
+            )
+        await self._over.wait()
+
+    async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
+        if request.ask_id not in self._answered:
+            raise NotFoundError("nobody asks that; list the questions")
+        self.replies.append(request)
+        self._answered[request.ask_id].set()
+        self._over.set()
+
+    async def steer_session(self, request: wire.SteerSessionMsg) -> None:
+        self.steered.append(request.content)
+
+    async def kill(self, request: wire.KillMsg) -> None:
+        self.killed.append(request.agent)
+        self.end.set()
+        self._over.set()
+
+    async def set_mode(self, request: wire.SetModeMsg) -> wire.ModeInfo:
+        pair = (request.agent, request.sender)
+        if request.HasField("mode"):
+            self.modes[pair] = request.mode
+        mode = self.modes.get(pair, "")
+        return wire.ModeInfo(mode=mode or "ask", is_set=bool(mode))
+
+
+@asynccontextmanager
+async def asking_daemon(home: Path) -> AsyncIterator[AskingDaemon]:
+    (home / "run").mkdir(mode=0o700, parents=True, exist_ok=True)
+    daemon = AskingDaemon()
+    async with listening(daemon, RunFiles.of(home).socket, limits=Limits(drain_timeout=0.1)):
+        yield daemon

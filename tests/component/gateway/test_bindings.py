@@ -1,0 +1,246 @@
+"""Bindings: a chat talks to the agents its owner allows, and to no other."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crabtalk.component.gateway import GatewayError, Settings, load_settings
+from crabtalk.component.gateway.bindings import AgentBindings
+from crabtalk.component.gateway.entries import Chose
+from crabtalk.component.gateway.service import Chat, Person, Update
+from crabtalk.component.gateway.settings import ChatSettings
+from tests.component.gateway.asking import asking_daemon
+from tests.component.gateway.test_recovery import asking, came, left
+from tests.component.gateway.world import World, world
+from tests.daemon.served import AGENTS
+
+pytestmark = pytest.mark.one_loop
+
+GUARDED = {**AGENTS, "guarded": 'prompt = "You are guarded."\ntools = ["recall"]\n'}
+NOT_HERE = "You cannot talk to {} in this chat; /agents lists who answers here."
+
+
+def from_(person: str = "7", chat: str = "", *, is_group: bool = False) -> Update:
+    return Update("u", Chat(chat or person, is_group), Person(person, "Ann"))
+
+
+async def senders_of(w: World, agent: str) -> list[str]:
+    assert w.daemon is not None
+    async with w.daemon.client() as client:
+        found = (await client.list_conversations(agent=agent)).conversations
+        return [one.sender for one in found]
+
+
+# ── In a chat ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("trust.gateways.agents")
+async def test_a_chat_cannot_leave_the_agent_its_owner_chose(tmp_path: Path) -> None:
+    async with world(tmp_path, agents=GUARDED) as w:
+        async with w.running(agent="guarded", agents=()):
+            w.loft.says("/agents")
+            await w.told("Agents:\n- guarded (here)")
+            for words in ("/agent crab", "@crab !say leaked", "/guest crab !say leaked"):
+                w.loft.messages.clear()
+                w.loft.says(words)
+                await w.told(NOT_HERE.format("crab"))
+            w.loft.says("/agent nobody")
+            await w.loft.until(lambda: w.loft.texts()[-1] == NOT_HERE.format("nobody"))
+            w.loft.says("hello")
+            await w.loft.until(lambda: w.loft.texts()[-1] == "heard: hello")
+            await w.idle()
+        assert await senders_of(w, "guarded") == ["pg:7"]
+        assert await senders_of(w, "crab") == []
+
+
+@pytest.mark.req("trust.gateways.agents")
+async def test_a_guest_that_is_not_allowed_does_not_enter_a_turn_either(tmp_path: Path) -> None:
+    async with world(tmp_path, agents=GUARDED) as w:
+        async with w.running(agent="guarded", agents=()):
+            w.loft.says("!say So far.\n!wait\n!say The end.")
+            await w.told("So far.")
+            w.loft.says("@crab !say leaked")
+            assert w.daemon is not None
+            await w.daemon.model.until_waiting()
+            w.daemon.model.release()
+            await w.told("So far.The end.", NOT_HERE.format("crab"))
+            await w.idle()
+        assert await w.said("pg:7", "guarded") == [
+            ("user", "!say So far.\n!wait\n!say The end."),
+            ("assistant", "So far.The end."),
+        ]
+
+
+@pytest.mark.req("trust.gateways.agents.stored")
+async def test_a_choice_that_is_not_allowed_any_more_falls_back_and_says_so_once(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, agents=GUARDED) as w:
+        left(w, Chose("7", "crab"))
+        async with w.running(agent="guarded", agents=()):
+            w.loft.says("hello")
+            notice = "This chat cannot talk to crab any more. guarded answers now."
+            await w.told(notice, "heard: hello")
+            w.loft.says("hello")
+            await w.told(notice, "heard: hello", "heard: hello")
+            await w.idle()
+        async with w.running(agent="guarded", agents=()):
+            w.loft.says("/agents")
+            await w.loft.until(lambda: w.loft.texts()[-1] == "Agents:\n- guarded (here)")
+            await w.idle()
+        assert len(w.loft.texts()) == 4
+        assert await senders_of(w, "crab") == []
+
+
+@pytest.mark.req("trust.gateways.agents.stored")
+@pytest.mark.parametrize(
+    "stored",
+    [
+        (came("u1", "hello"), asking("u1", "hello")),
+        (came("u1", "@crab hello"), asking("u1", "hello", agent="guarded", guest="crab")),
+    ],
+)
+async def test_a_turn_that_waited_for_an_agent_not_allowed_any_more_is_not_begun(
+    tmp_path: Path, stored: tuple[Any, ...]
+) -> None:
+    async with world(tmp_path, agents=GUARDED) as w:
+        left(w, *stored)
+        async with w.running(agent="guarded", agents=()):
+            await w.told(NOT_HERE.format("crab"))
+            await w.idle()
+        assert await senders_of(w, "crab") == []
+        assert w.daemon is not None
+        assert w.daemon.model.requests == []
+
+
+@pytest.mark.req("trust.gateways.owners")
+async def test_an_owners_own_chat_may_talk_to_every_agent_and_nobody_elses(tmp_path: Path) -> None:
+    async with world(tmp_path, agents=GUARDED) as w:
+        async with w.running(agent="guarded", agents=(), owners=("7",)):
+            w.loft.says("/agent crab")
+            w.loft.says("hello")
+            await w.told("You are talking to crab now.", "heard: hello")
+            w.loft.says("/agent crab", "8")
+            await w.told(NOT_HERE.format("crab"), chat="8")
+            # Everybody in a group would have what its owner unlocks.
+            w.loft.says("/agent crab", "7", chat="-5", is_group=True)
+            await w.told(NOT_HERE.format("crab"), chat="-5")
+            await w.idle()
+        assert await senders_of(w, "crab") == ["pg:7"]
+
+
+@pytest.mark.req("trust.gateways.mode")
+async def test_the_mode_is_the_owners_to_see_and_to_set(tmp_path: Path) -> None:
+    async with world(tmp_path, has_daemon=False) as w, asking_daemon(w.home) as daemon:
+        async with w.running(owners=("7",)):
+            w.loft.says("/mode")
+            await w.told("The mode is ask (as the agent's file says).")
+            w.loft.messages.clear()
+            w.loft.says("/mode Plan")
+            await w.told("The mode is plan (set for this conversation).")
+            assert daemon.modes == {("crab", "pg:7"): "plan"}
+            w.loft.messages.clear()
+            w.loft.says("/mode default")
+            await w.told("The mode is ask (as the agent's file says).")
+            w.loft.says("/mode yolo")
+            await w.loft.until(lambda: "There is no mode yolo" in w.loft.texts()[-1])
+            assert "accept-edits" in w.loft.texts()[-1]
+            w.loft.says("/help")
+            await w.loft.until(lambda: "/mode NAME" in w.loft.texts()[-1])
+            for words in ("/mode", "/mode auto"):
+                w.loft.messages.clear()
+                w.loft.says(words, "8")
+                await w.told("Only the owner of this program can see or set the mode.", chat="8")
+            w.loft.says("/help", "8")
+            await w.loft.until(lambda: "/agents" in w.loft.texts("8")[-1])
+            assert "/mode" not in w.loft.texts("8")[-1]
+            await w.idle()
+        assert daemon.modes == {("crab", "pg:7"): ""}
+
+
+# ── The settings ───────────────────────────────────────────────────────────────────────────────
+
+
+def allowed(settings: Settings, update: Update) -> list[str]:
+    bindings = AgentBindings(settings)
+    return [name for name in ("crab", "guarded", "twin", "") if bindings.is_allowed(update, name)]
+
+
+@pytest.mark.req("trust.gateways.agents")
+def test_each_chat_has_the_agents_of_its_table_or_those_of_all() -> None:
+    chats = {
+        "8": ChatSettings(("crab", "twin"), "twin"),
+        "group:-5": ChatSettings(("guarded",)),
+        "-6": ChatSettings(("crab",)),
+        "-6/2": ChatSettings(("twin",)),
+    }
+    settings = Settings(agent="guarded", agents=("guarded", "twin"), chats=chats)
+    bindings = AgentBindings(settings)
+
+    def found(update: Update) -> tuple[list[str], str]:
+        return allowed(settings, update), bindings.default_agent(update)
+
+    assert found(from_("7")) == (["guarded", "twin"], "guarded")
+    assert found(from_("8")) == (["crab", "twin"], "twin")
+    assert found(from_("7", "-5", is_group=True)) == (["guarded"], "guarded")
+    assert found(from_("8", "-5", is_group=True)) == (["guarded"], "guarded")
+    assert found(from_("7", "-6", is_group=True)) == (["crab"], "crab")
+    assert found(from_("7", "-6/1", is_group=True)) == (["crab"], "crab")
+    assert found(from_("7", "-6/2", is_group=True)) == (["twin"], "twin")
+    assert found(from_("7", "-7", is_group=True)) == (["guarded", "twin"], "guarded")
+
+
+def test_by_default_there_is_one_agent() -> None:
+    assert allowed(Settings(), from_()) == ["crab"]
+    assert allowed(Settings(agent="guarded"), from_()) == ["guarded"]
+    # However the settings were made, an agent that is not listed does not answer.
+    settings = Settings(agent="crab", agents=("guarded",))
+    assert AgentBindings(settings).default_agent(from_()) == "guarded"
+
+
+@pytest.mark.req("trust.gateways.owners")
+def test_a_group_is_an_owners_only_if_it_is_listed_itself() -> None:
+    bindings = AgentBindings(Settings(owners=("7", "group:-5")))
+    assert bindings.is_owner(from_("7"))
+    assert not bindings.is_owner(from_("8"))
+    assert bindings.is_owner(from_("8", "-5", is_group=True))
+    assert not bindings.is_owner(from_("7", "-6", is_group=True))
+    assert bindings.may_approve(from_("7", "-6", is_group=True))
+    assert not bindings.may_approve(from_("8", "-6", is_group=True))
+
+
+@pytest.mark.req("trust.gateways.agents")
+def test_the_file_says_which_agents(tmp_path: Path) -> None:
+    path = tmp_path / "pigeon.toml"
+    path.write_text(
+        'agents = ["guarded", "crab"]\nowners = [7]\n'
+        '[chats."8"]\nagents = ["crab"]\n[chats."group:-5"]\nagent = "guarded"\n'
+    )
+    found = load_settings(path)
+    assert (found.agent, found.agents, found.owners) == ("guarded", ("guarded", "crab"), ("7",))
+    assert found.chats == {
+        "8": ChatSettings(("crab",), "crab"),
+        "group:-5": ChatSettings(("guarded",), "guarded"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("agents = []", "agents must be a list of names"),
+        ("agents = [1]", "agents must be a list of names"),
+        ("agents = 'crab'", "agents must be a list of names"),
+        ("agent = 'crab'\nagents = ['guarded']", "agent is 'crab', which agents does not list"),
+        ("owners = [true]", "owners has True, which is no id"),
+        ("chats = 3", "chats must be tables"),
+        ("[chats]\n7 = 'crab'", r'\[chats."7"\]: write it as a table'),
+        ("[chats.'7']\nagnets = ['crab']", r'\[chats."7"\]: agnets means nothing here'),
+        ("[chats.'7']\nagents = []", r'\[chats."7"\]: agents must be a list'),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "pigeon.toml"
+    path.write_text(text)
+    with pytest.raises(GatewayError, match=complaint):
+        load_settings(path)
