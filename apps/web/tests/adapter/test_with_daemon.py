@@ -23,7 +23,7 @@ from tests.daemon.served import (
     until,
 )
 
-PAIR = ("crab", "bo")
+PAIR = ("crab", "user~bo")
 
 
 class Mirror(Session):
@@ -61,7 +61,7 @@ async def test_a_turn_with_tools_and_tasks_within_tasks(tmp_path: Path) -> None:
     ]
     script = "!think hm\n!say Let me see.\n" + calling(outer)
     async with served(tmp_path, hooks={}) as daemon, mirrored(daemon) as (mirror, client):
-        await client.send("crab", script, sender="bo")
+        await client.send("crab", script, sender="user~bo")
         await becomes(lambda: mirror.ends == ["completed"])
         words = mirror.told
     assert words[:4] == [f"user-text {script}", "turn-start", "thinking hm", "text Let me see."]
@@ -83,7 +83,7 @@ async def test_guests_steers_questions_and_kills_are_seen_by_whoever_follows(
         mirrored(daemon) as (mirror, client),
         daemon.client() as other,
     ):
-        await client.send("crab", "!say me too", sender="bo", guest="twin")
+        await client.send("crab", "!say me too", sender="user~bo", guest="twin")
         await becomes(lambda: mirror.ends == ["completed"])
         assert mirror.told[1:] == [
             "turn-start",
@@ -93,20 +93,20 @@ async def test_guests_steers_questions_and_kills_are_seen_by_whoever_follows(
             "turn-end completed",
         ]
         script = calling([("ask_user", {"questions": [{"question": "Q?", "header": "H"}]})])
-        stream = client.stream("crab", script, sender="bo")
+        stream = client.stream("crab", script, sender="user~bo")
         await until(stream, wire.AskUserEvent)
         await becomes(lambda: len(mirror.adapter.asks) == 1)
         (ask,) = mirror.adapter.asks
         assert (ask.agent, ask.sender) == PAIR
-        await other.steer_session("crab", "!say turned", sender="bo")
+        await other.steer_session("crab", "!say turned", sender="user~bo")
         await other.reply_to_ask(ask.agent, "yes", sender=ask.sender, ask_id=ask.id)
         await told(stream)
         await becomes(lambda: len(mirror.ends) == 2)
         assert "user-text !say turned" in mirror.told
         assert mirror.adapter.asks == ()
-        stream = client.stream("crab", "!say half\n!hang", sender="bo")
+        stream = client.stream("crab", "!say half\n!hang", sender="user~bo")
         await until(stream, wire.StreamChunk)
-        await other.kill("crab", sender="bo")
+        await other.kill("crab", sender="user~bo")
         await told(stream)
         await becomes(lambda: mirror.ends == ["completed", "completed", "cancelled"])
         assert mirror.told[-2:] == ["text half", "turn-end cancelled"]
@@ -120,7 +120,7 @@ async def test_a_stream_and_the_feed_of_the_same_turn_give_the_same_envelopes(
     script = "!think hm\n" + calling([("recall", {"query": "a"}), ("recall", {"query": "b"})])
     async with served(tmp_path, hooks={}) as daemon, mirrored(daemon) as (mirror, client):
         own, reader = Session(Adapter(SESSION)), StreamReader("crab", "bo", said=script)
-        async for event in client.stream("crab", script, sender="bo"):
+        async for event in client.stream("crab", script, sender="user~bo"):
             if (heard := reader.read(event, 5)) is not None:
                 own.play([heard])
         await becomes(lambda: mirror.ends == ["completed"])
@@ -139,12 +139,12 @@ async def test_work_in_the_background_and_a_compaction_are_told_between_turns(
         served(tmp_path, hooks={}, summary="Of sand. And sea.") as daemon,
         mirrored(daemon) as (mirror, client),
     ):
-        await client.send("crab", script, sender="bo")
+        await client.send("crab", script, sender="user~bo")
         await becomes(lambda: len(mirror.ends) == 1)
         assert mirror.told[-3:] == ["text done", "stop[A]", "turn-end completed"]
         await becomes(lambda: daemon.model.release() == 1)
         await becomes(lambda: len(mirror.ends) == 2)
         assert mirror.told[-2].endswith("has finished.\n\nfound it")
-        await client.compact("crab", sender="bo")
+        await client.compact("crab", sender="user~bo")
         await becomes(lambda: len(mirror.ends) == 3)
         assert mirror.told[-2] == "service **Compacted:** Of sand."
