@@ -74,6 +74,8 @@ def test_words_that_mean_nothing_are_named(path: Path) -> None:
         ("daemon = 1", r"daemon in .* must be a section: write \[daemon\]"),
         ("[daemon", "is not valid TOML"),
         ("[daemon]\ntcp = true", "tcp: .*HOST:PORT.*or off"),
+        ('[daemon]\nowners = "anna"', "must be a list of senders"),
+        ("[daemon]\nowners = [1]", "must be a list of senders"),
         ('[daemon]\ntcp = "nowhere"', "HOST:PORT"),
         ("[daemon]\ntls_cert = 1", "tls_cert in .* must be a path"),
         ('[daemon]\ntls_cert = "c"', "TLS needs tls_key too"),

@@ -241,6 +241,8 @@ def test_settings_hold_every_key_and_no_secret() -> None:
         "tools": [],
         "skills": [],
         "approve": [],
+        "mode": "",
+        "permissions": {},
         "compact_tool_max_len": 1024,
         "hooks": {"bash": {"deny": ["rm"]}},
         "mcps": [

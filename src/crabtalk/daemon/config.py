@@ -24,7 +24,7 @@ T = TypeVar("T")
 # What config.toml may say. Sections of other rooms are theirs to read, but a word nobody reads is
 # most likely a slip of the pen, and is said to be one.
 SECTIONS = frozenset({"llm", "providers", "daemon", "storage", "env", "limits", "skills"})
-DAEMON_KEYS = frozenset({"model", "tcp", "tls_cert", "tls_key"})
+DAEMON_KEYS = frozenset({"model", "owners", "tcp", "tls_cert", "tls_key"})
 STORAGE_KEYS = frozenset({"url", "durability", "lease", "pool", "statement_timeout"})
 FILES = "file:"
 DATABASES = ("postgresql://", "postgres://")
@@ -113,6 +113,7 @@ def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None
     limits = section(document, "limits", path)
     storage = section(document, "storage", path)
     check_env(section(document, "env", path), path)
+    check_owners(daemon.get("owners", []), path)
     address = tcp if tcp is not None else daemon.get("tcp")
     return Config(
         tcp=parse_tcp(address) if address is not None else TcpAddress(),
@@ -236,6 +237,14 @@ def check_env(given: dict[str, Any], path: Path) -> None:
     for name, value in given.items():
         if not isinstance(value, str) or "\0" in value or not name or "=" in name:
             raise ConfigError(f'{name} in [env] of {path} must be text: write {name} = "..."')
+
+
+def check_owners(owners: object, path: Path) -> None:
+    """A mistake here must not pass: it decides who has all rights."""
+    if not isinstance(owners, list) or not all(isinstance(one, str) and one for one in owners):
+        raise ConfigError(
+            f'owners in [daemon] of {path} must be a list of senders, such as ["alice", "tg:123"]'
+        )
 
 
 def parse_limits(kind: type[T], given: dict[str, Any], path: Path) -> T:

@@ -59,9 +59,10 @@ STRANGER_LIMITS = {
 def default_verdict(kind: str, mode: Mode) -> tuple[str, str]:
     """The decision, and why."""
     decision = BY_MODE.get(kind, BY_MODE["other"])[mode]
+    does = KINDS.get(kind, KINDS["other"])
     match decision:
         case "allow":
-            return decision, f"mode {mode.word} allows what {KINDS.get(kind, KINDS['other'])}"
+            return decision, f"allowed in mode {mode.word}"
         case "ask":
-            return decision, f"mode {mode.word} asks before it {KINDS.get(kind, KINDS['other'])}"
-    return decision, f"mode {mode.word} refuses what {KINDS.get(kind, KINDS['other'])}"
+            return decision, f"mode {mode.word} asks before it {does}"
+    return decision, f"mode {mode.word} refuses a call that {does}"
