@@ -65,11 +65,11 @@ class FeedLimits:
 class Subscriber:
     """One reader's queue."""
 
-    __slots__ = ("_agent", "_bound", "_missed", "_queue", "_sender", "_waiting", "all_kinds")
+    __slots__ = ("_agent", "_bound", "_missed", "_queue", "sender", "_waiting", "all_kinds")
 
     def __init__(self, agent: str, sender: str, bound: int, *, all_kinds: bool = False) -> None:
         self._agent = agent
-        self._sender = sender
+        self.sender = sender
         self.all_kinds = all_kinds
         self._bound = bound
         self._queue: deque[wire.AgentEventMsg] = deque()
@@ -82,7 +82,7 @@ class Subscriber:
     def _matches(self, agent: str, sender: str, *, is_guest: bool) -> bool:
         if is_guest and not self.all_kinds:
             return False
-        return self._agent in ("", agent) and self._sender in ("", sender)
+        return self._agent in ("", agent) and self.sender in ("", sender)
 
     def hear(self, message: wire.AgentEventMsg) -> None:
         """Of a run in another daemon, if it is wanted."""
@@ -147,10 +147,14 @@ class Feed:
                     messages[subscriber.all_kinds] = message
                 subscriber.offer(message)
 
-    def is_watched(self, run: Run) -> bool:
+    def is_watched(self, run: Run, by_owner: bool = False) -> bool:
         """Whether anybody follows all that a run does, here or through another daemon, and so
-        could answer what it asks."""
-        if any(one.all_kinds and one.wants(run) for one in self._subscribers):
+        could answer what it asks. With `by_owner`, a program of the owner's: one that follows a
+        single sender is a gateway, which serves that sender."""
+        if any(
+            one.all_kinds and one.wants(run) and not (by_owner and one.sender)
+            for one in self._subscribers
+        ):
             return True
         return self.relay is not None and bool(self.relay.wanted(run.pair))
 

@@ -56,7 +56,7 @@ class Composite(Hook):
         guards: Sequence[Guard] = (),
         policy: Policy | None = None,
         rule_memory: Callable[[], RuleMemory] = NoRuleMemory,
-        is_watched: Callable[[Run], bool] = lambda run: False,
+        is_watched: Callable[[Run, bool], bool] = lambda run, by_owner: False,
     ) -> None:
         self._named = dict(hooks)
         self._hooks = [hooks[name] for name in sorted(hooks)]

@@ -43,14 +43,15 @@ class NoRuleMemory:
 
 
 class PermissionGate:
-    """`is_watched` tells whether anybody follows all events and could answer a question."""
+    """`is_watched` tells whether anybody follows all events of a run and could answer a question,
+    or whether the owner could."""
 
     def __init__(
         self,
         policy: Policy,
         asks: Asks,
         memory: Callable[[], RuleMemory] = NoRuleMemory,
-        is_watched: Callable[[Run], bool] = lambda run: False,
+        is_watched: Callable[[Run, bool], bool] = lambda run, by_owner: False,
     ) -> None:
         self.policy = policy
         self._asks = asks
@@ -102,7 +103,8 @@ class PermissionGate:
                 "it needs an approval, and nobody is there to give one; use `--mode auto`, or "
                 "allow it in [permissions] of the agent's file"
             )
-        if (not root.attended or self.is_for_owner(run, agent)) and not self._is_watched(run):
+        for_owner = self.is_for_owner(run, agent)
+        if (not root.attended or for_owner) and not self._is_watched(run, for_owner):
             return (
                 "it needs the owner's approval, and no client is connected that could give it; "
                 "open a chat, or allow it in [permissions] of the agent's file"
