@@ -129,8 +129,8 @@ def collect_notes(policy: Policy, agent: Agent, sender: str, standing: Standing)
         notes.append(f"commands denied: {', '.join(map(str, bash['deny']))}")
     if standing is Standing.STRANGER and policy.home is not None:
         folder = policy.working_directory(agent, sender, policy.home)
-        opened = ", ".join(map(str, (folder, *policy.stranger_folders((agent,)))))
-        notes.append(f"files: only in {opened}")
+        readable = policy.stranger_folders((agent,), "read", "edit")
+        notes.append(f"files: only in {', '.join(map(str, (folder, *readable)))}")
     elif roots := agent.hooks.get("files", {}).get("roots"):
         notes.append(f"files: only in {', '.join(map(str, roots))}")
     else:

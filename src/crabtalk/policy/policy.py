@@ -89,7 +89,10 @@ class Policy:
         if self.owners.standing(run.origin, line) is Standing.STRANGER:
             own = sender_folder(self.home, run.origin)
             return FileAccess(
-                ((own, *self.stranger_folders(line)),), self.home, open_in_home=(own,)
+                ((own, *self.stranger_folders(line, "read", "edit")),),
+                self.home,
+                open_in_home=(own,),
+                writable=(own, *self.stranger_folders(line, "edit")),
             )
         return FileAccess(
             tuple(folders),
@@ -99,7 +102,7 @@ class Policy:
             writable=writable,
         )
 
-    def stranger_folders(self, line: Sequence[Agent]) -> tuple[Path, ...]:
+    def stranger_folders(self, line: Sequence[Agent], *tools: str) -> tuple[Path, ...]:
         """Folders that the file of every agent in line opens to strangers: `read(/srv/docs/**)`."""
         opened: set[Path] | None = None
         for agent in line:
@@ -107,7 +110,7 @@ class Policy:
             folders = {
                 Path(rule.pattern.removesuffix("/**")).expanduser()
                 for rule in rules
-                if rule.tool in ("read", "edit") and rule.pattern and rule.pattern.endswith("/**")
+                if rule.tool in tools and rule.pattern and rule.pattern.endswith("/**")
             }
             opened = folders if opened is None else opened & folders
         return tuple(sorted(opened or ()))
