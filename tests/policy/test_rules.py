@@ -1,0 +1,173 @@
+"""Permission rules: which calls a line such as `edit(src/**)` is about, and which list wins."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from crabtalk.policy import Decision, Permissions, Policy, Request, parse_rule
+from crabtalk.policy.rules import find_cover, find_match
+from crabtalk.runtime import Access, Run, ToolDispatch
+from crabtalk.storage import Agent, AgentError, Pair
+
+CWD = Path("/work/project")
+
+
+def request(tool: str, kind: str, target: str = "", arguments: str = "{}", **run: Any) -> Request:
+    return Request(
+        ToolDispatch(tool, arguments, "c", "crab", "user", fake_run(**run), CWD),
+        (tool,),
+        Access(kind, target),
+    )
+
+
+def fake_run(origin: str = "user", mode: str = "", lineage: tuple[Agent, ...] = ()) -> Run:
+    """What the policy looks at of a run, and no more."""
+    run = SimpleNamespace(
+        origin=origin, mode=mode, lineage=lineage, pair=Pair("crab", origin), cwd=CWD
+    )
+    run.tree = SimpleNamespace(root=run)
+    return cast("Run", run)
+
+
+def agent(name: str = "crab", **settings: Any) -> Agent:
+    return msgspec.structs.replace(Agent(name, "You are crab."), **settings)
+
+
+def judge(agent: Agent, asked: Request, **policy: Any) -> Decision:
+    return Policy(**policy).judge_now(asked, agent).decision
+
+
+@pytest.mark.req("permissions.rules")
+@pytest.mark.parametrize(
+    ("rule", "path", "is_about"),
+    [
+        ("edit(src/**)", "src/a.py", True),
+        ("edit(src/**)", "src/deep/er/a.py", True),
+        ("edit(src/**)", "/work/project/src/a.py", True),
+        ("edit(src/**)", "tests/a.py", False),
+        ("edit(src/**)", "src/../tests/a.py", False),
+        ("edit(src/**)", "srcs/a.py", False),
+        ("edit(src/*.py)", "src/a.py", True),
+        ("edit(src/*.py)", "src/deep/a.py", False),
+        ("edit(**/*.md)", "docs/deep/a.md", True),
+        ("edit(/etc/**)", "/etc/passwd", True),
+        ("edit(a.b)", "axb", False),
+        ("edit", "anything", True),
+        ("ed*", "anything", True),
+        ("read(src/**)", "src/a.py", False),
+    ],
+)
+def test_a_path_rule_is_about_where_a_path_leads(rule: str, path: str, is_about: bool) -> None:
+    found = find_match([parse_rule(rule)], request("edit", "edit", path))
+    assert (found is not None) == is_about
+
+
+@pytest.mark.req("permissions.rules")
+@pytest.mark.parametrize(
+    ("rule", "url", "is_about"),
+    [
+        ("fetch(example.com)", "https://example.com/x", True),
+        ("fetch(example.com)", "https://api.example.com/", True),
+        ("fetch(example.com)", "https://example.com.evil.org/", False),
+        ("fetch(example.com)", "https://notexample.com/", False),
+        ("fetch(example.com)", "https://user@EXAMPLE.com:8443/", True),
+        ("fetch(example.com)", "no address", False),
+        ("mcp(web__*)", "https://example.com/", True),
+        ("mcp(git__*)", "https://example.com/", False),
+        ("mcp", "https://example.com/", True),
+    ],
+)
+def test_a_rule_about_servers_is_about_their_tools_and_domains(
+    rule: str, url: str, is_about: bool
+) -> None:
+    arguments = msgspec.json.encode({"url": url}).decode()
+    asked = request("web__fetch", "mcp", "web__fetch", arguments)
+    assert (find_match([parse_rule(rule)], asked) is not None) == is_about
+
+
+@pytest.mark.req("permissions.rules")
+def test_allowing_a_command_line_takes_rules_for_all_of_it() -> None:
+    rules = [parse_rule("bash(git status:*)"), parse_rule("bash(ls)")]
+    for line, is_covered in (
+        ("git status --short", True),
+        ("git status && ls", True),
+        ("git status && rm -rf x", False),
+        ("git status $(rm -rf x)", False),
+        ("git statusx", False),
+        ("git status > /etc/passwd", False),
+        ("$X", False),
+    ):
+        assert (find_cover(rules, request("bash", "shell", line)) is not None) == is_covered, line
+
+
+@pytest.mark.req("permissions.rules")
+def test_a_rule_that_denies_is_about_what_cannot_be_read() -> None:
+    rules = [parse_rule("bash(git push:*)")]
+    for line in ("git push", "sh -c 'git push origin'", "ls; env git push -f", "$X", "'"):
+        assert find_match(rules, request("bash", "shell", line)) is not None, line
+    assert find_match(rules, request("bash", "shell", "git status")) is None
+
+
+@pytest.mark.req("permissions.order")
+def test_deny_comes_before_ask_and_ask_before_allow_and_the_mode_decides_the_rest() -> None:
+    everything = {"allow": ("edit(src/**)",), "ask": ("edit(src/b*)",), "deny": ("edit(src/c*)",)}
+    careful = agent(permissions=everything, mode="ask")
+    expected = {"src/a": Decision.ALLOW, "src/b": Decision.ASK, "src/c": Decision.DENY}
+    for path, decision in expected.items():
+        assert judge(careful, request("edit", "edit", path)) is decision
+    assert judge(careful, request("edit", "edit", "other")) is Decision.ASK
+    assert judge(agent(), request("edit", "edit", "other")) is Decision.ALLOW
+
+
+@pytest.mark.req("permissions.order")
+def test_what_is_always_allowed_beats_ask_and_never_deny() -> None:
+    asking = agent(approve=("edit", "bash"))
+    always = {"remembered": lambda pair: ("edit(/work/project/a)", "bash(git push:*)")}
+    assert judge(asking, request("edit", "edit", "a"), **always) is Decision.ALLOW
+    assert judge(asking, request("edit", "edit", "b"), **always) is Decision.ASK
+    assert judge(asking, request("bash", "shell", "git push origin"), **always) is Decision.ALLOW
+    assert judge(asking, request("bash", "shell", "git pull"), **always) is Decision.ASK
+    denying = agent(permissions={"deny": ("edit",)})
+    assert judge(denying, request("edit", "edit", "a"), **always) is Decision.DENY
+
+
+@pytest.mark.req("permissions.always_narrow")
+def test_an_older_always_for_all_of_bash_is_asked_again() -> None:
+    asking = agent(approve=("bash",))
+    older = {"remembered": lambda pair: ("bash",)}
+    assert judge(asking, request("bash", "shell", "rm -rf x"), **older) is Decision.ASK
+
+
+@pytest.mark.req("permissions.lineage")
+def test_a_delegated_call_is_judged_for_every_agent_in_its_line() -> None:
+    free, careful = agent("free"), agent("careful", permissions={"deny": ("edit",)})
+    asked = request("edit", "edit", "a", lineage=(careful, free))
+    assert judge(free, asked) is Decision.DENY
+    assert judge(free, request("edit", "edit", "a", lineage=(free,))) is Decision.ALLOW
+    # A mode is only ever tightened, whatever the agents below say.
+    strict = request("edit", "edit", "a", mode="plan", lineage=(free,))
+    assert judge(agent("below", mode="auto"), strict) is Decision.DENY
+    loose = request("edit", "edit", "a", mode="auto", lineage=(free,))
+    assert judge(agent("below", mode="ask"), loose) is Decision.ASK
+
+
+@pytest.mark.req("permissions.rules")
+@pytest.mark.parametrize(
+    "permissions",
+    [
+        {"allow": ("bash(",)},
+        {"deny": ("",)},
+        {"ask": ("edit()",)},
+        {"allow": ("two words",)},
+        {"forbid": ("edit",)},
+        {"allow": ("bash(git * push)",)},
+    ],
+)
+def test_what_is_no_rule_is_refused_with_a_sentence(
+    permissions: dict[str, tuple[str, ...]],
+) -> None:
+    with pytest.raises(AgentError, match=r"^permissions\."):
+        Permissions.of(agent(permissions=permissions))
