@@ -246,8 +246,8 @@ async def test_requests_for_a_sender_see_what_that_sender_sees(tmp_path: Path) -
         assert await listed(client, "user~work") == {"door": "owner"}
         everything = {"door": "owner", "\x1etg:1\x1edoor": "tg:1", "\x1etg:2\x1edoor": "tg:2"}
         assert await listed(client) == everything
-        for sender, content in (("tg:1", "tg:1"), ("user", "owner"), (None, "owner")):
-            (entry,) = (await client.list_memory("crab", sender=sender, name="lock")).entries
+        for asked, content in (("tg:1", "tg:1"), ("user", "owner"), (None, "owner")):
+            (entry,) = (await client.list_memory("crab", sender=asked, name="lock")).entries
             assert (entry.name, entry.content) == ("door", content)
         for name in ("\x1etg:2\x1edoor", "nothing"):
             with pytest.raises(ServerError, match="remembers nothing called"):
@@ -295,7 +295,7 @@ async def test_authors_survive_folds_restarts_and_a_new_name_of_the_agent(tmp_pa
                 await asyncio.to_thread(memory.checkpoint)
             await client.rename_agent("twin", "lobster")
         async with served(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
-            for sender, content in ((None, "owner"), ("tg:1", "stranger")):
+            for sender, content in (("user~x", "owner"), ("tg:1", "stranger")):
                 found = await call(client, "recall", sender, agent="lobster", query="door")
                 assert found == (f"## door\n{content}", False)
 
