@@ -111,7 +111,7 @@ async def test_a_compaction_leaves_an_archive_which_recall_labels(tmp_path: Path
             f"## {archive.name}\narchive: They spoke of tides. · new\n{summary}",
             False,
         )
-        assert daemon.daemon.memory.settings("crab").scope == "agent"
+        assert daemon.daemon.memory.settings("crab").scope == "author"
     with Memory.open(daemon.home / "memory" / "crab.crmem") as memory:
         entry = memory.get(archive.name)
         assert entry is not None
@@ -173,16 +173,17 @@ async def test_the_agents_file_may_let_it_look_further(tmp_path: Path) -> None:
         daemon.client() as client,
     ):
         await compacted(client, "ann")
-        assert "periwinkle" in (await call(client, "recall", "bob", query="code word"))[0]
+        assert "periwinkle" in (await call(client, "recall", query="code word"))[0]
 
 
 @pytest.mark.req("memory.shared")
-async def test_notes_are_shared_by_the_conversations_of_an_agent_and_by_no_other(
+async def test_notes_are_shared_by_the_owners_conversations_with_an_agent_and_by_no_other(
     tmp_path: Path,
 ) -> None:
     async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", "ann", name="beach", content="north")
-        assert await call(client, "recall", "bob", query="beach") == ("## beach\nnorth", False)
+        await call(client, "remember", "user", name="beach", content="north")
+        found = await call(client, "recall", "user~work", query="beach")
+        assert found == ("## beach\nnorth", False)
         assert (await call(client, "recall", agent="twin", query="beach"))[0] == "no memories found"
 
 

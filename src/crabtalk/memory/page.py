@@ -1,7 +1,8 @@
 """A page: one entry as markdown, with what it is in a block of HTML at the top. No files here.
 
 Content is trimmed when a page is read, and a file cannot have every name; where that would change
-an entry, the block has a row more, which says what it was. Other readers pass such rows over.
+an entry, the block has a row more, which says what it was. Other readers pass such rows over. A
+note that is not the agent's own has a row with its author.
 """
 
 import json
@@ -9,7 +10,8 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from .entry import Entry
+from .authors import author_of, without_author
+from .entry import Entry, Kind
 
 OPENING = '<div id="meta">'
 CLOSING = "</div>"
@@ -33,15 +35,20 @@ class Page:
     name: str = ""
     created_at: int | None = None
     aliases: tuple[str, ...] = ()
+    author: str = ""
 
 
 def write(entry: Entry, stem: str) -> str:
     """The page of an entry, in a file called `stem`."""
+    author = "" if entry.kind is Kind.ARCHIVE else author_of(entry)
+    entry = without_author(entry) if author else entry
     when = moment(entry.created_at)
     rows = [row("Created", f'<time datetime="{when}">{when}</time>')]
     if entry.aliases:
         items = "".join(f"<li>{escaped(alias)}</li>" for alias in entry.aliases)
         rows.append(row("Aliases", f"<ul>{items}</ul>"))
+    if author:
+        rows.append(row("Author", f"<code>{escaped(author)}</code>"))
     if stem != entry.name:
         rows.append(row("Name", f"<code>{escaped(entry.name)}</code>"))
     body = entry.content.strip()
@@ -80,6 +87,7 @@ def read(text: str) -> Page:
         name=next(map(unescaped, CODE.findall(rows.get("Name", ""))), ""),
         created_at=seconds(found[1]) if found else None,
         aliases=tuple(unescaped(item.strip()) for item in ITEM.findall(rows.get("Aliases", ""))),
+        author=next(map(unescaped, CODE.findall(rows.get("Author", ""))), ""),
     )
 
 

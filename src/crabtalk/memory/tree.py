@@ -13,7 +13,8 @@ from pathlib import Path
 from unicodedata import normalize
 
 from . import page
-from .entry import MAX_ENTRIES, Entry, Kind, check, shown
+from .authors import author_of, with_author
+from .entry import MARK, MAX_ENTRIES, Entry, Kind, check, plain_name, shown
 from .errors import LimitError, TreeError
 
 DIRECTORIES = {Kind.NOTE: "notes", Kind.ARCHIVE: "archives", Kind.TOPIC: "topics"}
@@ -40,7 +41,7 @@ def dump(entries: Iterable[Entry], directory: Path) -> None:
                 summary += [f"# {DIRECTORIES[kind].capitalize()}", ""]
             for entry, stem in with_stems(them):
                 write(place / f"{stem}.md", page.write(entry, stem))
-                summary.append(f"- [{marked(entry.name)}]({link(f'{place.name}/{stem}.md')})")
+                summary.append(f"- [{marked(title(entry))}]({link(f'{place.name}/{stem}.md')})")
             if them:
                 summary.append("")
         write(directory / "SUMMARY.md", "\n".join(summary))
@@ -85,13 +86,23 @@ def read(path: Path, kind: Kind, number: int, now: int) -> Entry:
     try:
         found = page.read(data.decode())
         name = found.name or path.stem
-        check(name, found.content, found.aliases)
+        created_at = now if found.created_at is None else found.created_at
+        entry = Entry(number, created_at, kind, name, found.content, found.aliases)
+        if found.author:
+            entry = with_author(entry, check_author(found.author))
+        check(entry.name, entry.content, entry.aliases)
     except UnicodeDecodeError:
         raise TreeError(f"{path} is not UTF-8; save it as that and load again") from None
     except LimitError as error:
         raise TreeError(f"{path}: {error}") from None
-    created_at = now if found.created_at is None else found.created_at
-    return Entry(number, created_at, kind, name, found.content, found.aliases)
+    return entry
+
+
+def check_author(author: str) -> str:
+    """Raises LimitError for what `author_label` never gives."""
+    if MARK in author:
+        raise LimitError("its author is not a sender; mend that row, or remove it")
+    return author
 
 
 def claim(entry: Entry, file: str, owners: dict[str, str]) -> None:
@@ -129,10 +140,11 @@ def with_stems(entries: list[Entry]) -> Iterator[tuple[Entry, str]]:
     file is called the same to a system that sees no difference in case or spelling."""
     taken: set[str] = set()
     for entry in entries:
-        stem = entry.name
+        name = entry.name if entry.kind is Kind.ARCHIVE else plain_name(entry.name)
+        stem = name
         attempt = 0
         while not is_fit(stem) or key(stem) in taken:
-            stem = escaped(entry.name, attempt)
+            stem = escaped(name, attempt)
             attempt += 1
         taken.add(key(stem))
         yield entry, stem
@@ -156,6 +168,11 @@ def escaped(name: str, attempt: int) -> str:
     """A name for people, and a number so that it is the only one."""
     readable = UNFIT.sub("-", name).strip(". ").encode()[:80].decode(errors="ignore")
     return f"{readable}~{zlib.crc32(f'{attempt} {name}'.encode()):08x}"
+
+
+def title(entry: Entry) -> str:
+    author = "" if entry.kind is Kind.ARCHIVE else author_of(entry)
+    return f"{plain_name(entry.name)} ({author})" if author else entry.name
 
 
 def marked(name: str) -> str:

@@ -2381,7 +2381,7 @@ class SearchMemoryMsg(_message.Message):
     query: _builtins.str
     limit: _builtins.int
     sender: _builtins.str
-    """Whose, where an agent keeps a memory for each sender. Absent or empty: "user"."""
+    """Only what this sender may see, its names as it gave them. Absent or empty: all of it."""
     def __init__(
         self,
         *,
@@ -2474,7 +2474,7 @@ class ListMemoryMsg(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
-    """Whose, where an agent keeps a memory for each sender. Absent or empty: "user"."""
+    """Only what this sender may see, its names as it gave them. Absent or empty: all of it."""
     name: _builtins.str
     """Only the entry that this name or alias leads to."""
     after: _builtins.int

@@ -19,7 +19,7 @@ MAGIC = b"CRMEM\0"
 F = TypeVar("F", bound=Callable[..., Any])
 
 sender_option = click.option(
-    "--sender", default="", help="Whose, if the agent has a memory for each sender."
+    "--sender", default="", help="Only what this sender may see. Without it: everything."
 )
 file_option = click.option(
     "--file",
