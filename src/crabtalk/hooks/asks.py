@@ -66,6 +66,15 @@ class Asks:
         pending = self._pending.get((run.id, for_owner))
         return len(pending.ask.questions) if pending is not None else 0
 
+    def has_shown(self, run: Run, digest: str, *, for_owner: bool) -> bool:
+        """Whether the run's ask is about the call with this digest, and not about another one that
+        reads the same."""
+        pending = self._pending.get((run.id, for_owner))
+        return pending is not None and any(
+            question.approval is not None and question.approval.digest == digest
+            for question in pending.ask.questions
+        )
+
     async def answer(self, run: Run, *, for_owner: bool = False) -> str | None:
         """The reply; None when nobody gave one in time. Cancelled, others still wait for it."""
         pending = self._pending.get((run.id, for_owner))

@@ -89,7 +89,10 @@ class Policy:
         if self.owners.standing(run.origin, line) is Standing.STRANGER:
             own = sender_folder(self.home, run.origin)
             return FileAccess(
-                ((own, *self.stranger_folders(line)),), self.home, open_in_home=(own,)
+                ((own, *stranger_folders(line, "read", "edit")),),
+                self.home,
+                open_in_home=(own,),
+                writable=writable or (own, *stranger_folders(line, "edit")),
             )
         return FileAccess(
             tuple(folders),
@@ -98,19 +101,6 @@ class Policy:
             readable_in_home=(self.home / SKILLS,),
             writable=writable,
         )
-
-    def stranger_folders(self, line: Sequence[Agent]) -> tuple[Path, ...]:
-        """Folders that the file of every agent in line opens to strangers: `read(/srv/docs/**)`."""
-        opened: set[Path] | None = None
-        for agent in line:
-            rules = Permissions.of(agent).strangers
-            folders = {
-                Path(rule.pattern.removesuffix("/**")).expanduser()
-                for rule in rules
-                if rule.tool in ("read", "edit") and rule.pattern and rule.pattern.endswith("/**")
-            }
-            opened = folders if opened is None else opened & folders
-        return tuple(sorted(opened or ()))
 
     def working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
         """A stranger works in the folder of its own, whatever was asked for."""
@@ -188,6 +178,21 @@ class Policy:
 
     def request(self, call: ToolDispatch, names: Sequence[str], access: Access) -> Request:
         return Request(call, names, access)
+
+
+def stranger_folders(line: Sequence[Agent], *tools: str) -> tuple[Path, ...]:
+    """Folders that the file of every agent in line opens to strangers: `read(/srv/docs/**)` to
+    read, `edit(/srv/drafts/**)` to read and to change."""
+    opened: set[Path] | None = None
+    for agent in line:
+        rules = Permissions.of(agent).strangers
+        folders = {
+            Path(rule.pattern.removesuffix("/**")).expanduser()
+            for rule in rules
+            if rule.tool in tools and rule.pattern and rule.pattern.endswith("/**")
+        }
+        opened = folders if opened is None else opened & folders
+    return tuple(sorted(opened or ()))
 
 
 def has_sandbox(agent: Agent) -> bool:
