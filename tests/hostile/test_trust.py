@@ -166,9 +166,7 @@ async def test_a_run_set_off_by_an_event_opens_none_either(tmp_path: Path) -> No
 
 @pytest.mark.req("trust.strangers.files")
 @pytest.mark.parametrize("sender", STRANGERS)
-async def test_a_stranger_uses_its_own_folder_and_nobody_elses(
-    tmp_path: Path, sender: str
-) -> None:
+async def test_a_stranger_uses_its_own_folder_and_nobody_elses(tmp_path: Path, sender: str) -> None:
     async with hostile_home(tmp_path) as daemon, daemon.client() as client:
         own = sender_folder(daemon.home, sender)
         other = sender_folder(daemon.home, f"{sender}7")
@@ -250,7 +248,15 @@ async def test_the_owners_file_tools_stay_out_of_the_home_but_for_files_and_skil
 
 LOOKALIKES = [
     *("tg\uff1a666", "USER", "User", "cron", "user ", " user", "user\n", "user\x00", "\u200buser"),
-    *("wxid_1@im.wechat", "wxid_1@im.wechat ", "@im.wechat", "user:1", "user-1", "users", "us\u0435r"),
+    *(
+        "wxid_1@im.wechat",
+        "wxid_1@im.wechat ",
+        "@im.wechat",
+        "user:1",
+        "user-1",
+        "users",
+        "us\u0435r",
+    ),
     *("root:1", "Root", "ROOT", "alice", "~user", "delegate:1", "event:user", "*", "tg:*"),
 ]
 ECHO = [("bash", {"command": "echo shell-ran"})]
@@ -314,7 +320,7 @@ async def test_what_a_strangers_run_sets_off_is_the_strangers(tmp_path: Path) ->
         following(daemon) as follower,
     ):
         await client.subscribe_event("agent:crab:done", "twin", sender="user")
-        await within(client.send("crab", "!say !tool bash {\"command\": \"id\"}", sender="tg:666"))
+        await within(client.send("crab", '!say !tool bash {"command": "id"}', sender="tg:666"))
         await follower.until_done(2)
         fired = "event:agent:crab:done"
         found = await messages(client, "twin", fired)

@@ -148,7 +148,12 @@ async def test_always_remembers_a_narrow_rule_and_keeps_it_over_a_restart(tmp_pa
         await answer(client, stream, "Always")
         assert (place / "kept").exists()
         model = daemon.model
-        for command in ("git push origin other", "git push --force origin main", other, "touch a; id>b"):
+        for command in (
+            "git push origin other",
+            "git push --force origin main",
+            other,
+            "touch a; id>b",
+        ):
             asked, stream = await ask(client, ("bash", {"command": command}), cwd=str(place))
             await answer(client, stream, "Deny")
         url = model.url
@@ -219,6 +224,17 @@ async def test_an_answer_holds_for_the_bytes_of_one_call(
         assert [result.is_error for result in results].count(False) <= 1, results
         allowed = [one["digest"] for one in receipts(daemon) if one["decision"] == "allowed"]
         assert set(allowed) <= {first.approval.digest}
+
+
+@pytest.mark.req("trust.approvals.bound")
+async def test_one_yes_is_one_call_though_the_step_makes_it_twice(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, client):
+        twice = [("bash", {"command": "echo paid >> bill"})] * 2
+        asked, stream = await ask(client, *twice, cwd=str(tmp_path))
+        assert len(asked.questions) == 1
+        results = await answer(client, stream, "Allow")
+        assert sorted(result.is_error for result in results) == [False, True]
+        assert (tmp_path / "bill").read_text() == "paid\n"
 
 
 # ── Whose answer counts ─────────────────────────────────────────────────────────────────────────
@@ -304,7 +320,9 @@ async def test_what_nobody_could_answer_is_refused_at_once(tmp_path: Path) -> No
         await client.publish_event("x", calling(TOUCH))
         await becomes(lambda: daemon.model.asked == 6)
         await becomes(lambda: daemon.daemon.runtime.running == 0)
-        outputs = [text for role, text in await messages(client, "crab", "event:x") if role == "tool"]
+        outputs = [
+            text for role, text in await messages(client, "crab", "event:x") if role == "tool"
+        ]
         assert [text.split(";")[0][:18] for text in outputs] == ["permission denied:"]
         assert not (tmp_path / "ran").exists()
         # A delegate of an unattended run has nobody either.

@@ -130,7 +130,7 @@ class PermissionGate:
     ) -> None:
         for_owner = self.is_for_owner(call.run, agent)
         asked = build_question(request, verdict.reason, for_owner=for_owner)
-        if not self._asks.has_shown(call.run, asked.digest, for_owner=for_owner):
+        if not self._asks.claim(call.run, asked.digest, for_owner=for_owner):
             raise ToolError(
                 "permission denied: nobody was asked about exactly this call; make it again, by "
                 "itself"

@@ -81,8 +81,9 @@ class Policy:
         """Where the file tools of a run may go."""
         line = (*run.lineage, agent)
         folders = [roots for each in line if (roots := self._roots_of(each))]
-        # A sandbox lets commands write the working directory only, and so do the file tools.
-        writable = (run.cwd,) if any(map(has_sandbox, line)) else ()
+        # A sandbox lets commands write one directory only, and so do the file tools.
+        box = sandbox_above(run) or run.cwd
+        writable = (box,) if any(map(has_sandbox, line)) else ()
         if self.home is None:
             return FileAccess(tuple(folders), writable=writable)
         files = self.home / FILES
@@ -193,6 +194,14 @@ def stranger_folders(line: Sequence[Agent], *tools: str) -> tuple[Path, ...]:
         }
         opened = folders if opened is None else opened & folders
     return tuple(sorted(opened or ()))
+
+
+def sandbox_above(run: Run) -> Path | None:
+    """The directory of the first run above with a sandbox, which is all that a sandbox lets the
+    run change; None without one. The run's own directory lies inside of it, where its caller may
+    put a link in its place, so it bounds nothing."""
+    above = zip(run.lineage, run.directories, strict=True)
+    return next((directory for caller, directory in above if has_sandbox(caller)), None)
 
 
 def has_sandbox(agent: Agent) -> bool:
