@@ -22,7 +22,8 @@ class PermissionsServer(Server):
             if request.HasField("mode"):
                 mode = read_mode(request.mode) if request.mode else None
                 await runtime.set_mode(*pair_arguments(pair, mode))
-                self._daemon.feed.tell_mode(pair, (mode or read_mode(agent.mode)).word)
+                current = mode if mode is not None else read_mode(agent.mode)
+                self._daemon.feed.tell_mode(pair, current.word)
             meta = await self._daemon.storage.meta(pair)
         own = meta.mode if meta is not None else ""
         return wire.ModeInfo(mode=(read_mode(own or agent.mode)).word, is_set=bool(own))

@@ -17,6 +17,7 @@ class Pending(msgspec.Struct, eq=False):
     run: Run
     ask: AskUser
     reply: asyncio.Future[str]
+    claimed: set[str] = msgspec.field(default_factory=set)  # digests of calls that wait for it
 
 
 class Asks:
@@ -65,6 +66,16 @@ class Asks:
         """How many questions the run's ask has; 0 without one."""
         pending = self._pending.get((run.id, for_owner))
         return len(pending.ask.questions) if pending is not None else 0
+
+    def claim(self, run: Run, digest: str, *, for_owner: bool) -> bool:
+        """Whether the run's ask is about the call with this digest: not about another one that
+        reads the same, and not about the same call made twice, of which people saw one."""
+        pending = self._pending.get((run.id, for_owner))
+        if pending is None or digest in pending.claimed:
+            return False
+        pending.claimed.add(digest)
+        approvals = [question.approval for question in pending.ask.questions]
+        return any(one is not None and one.digest == digest for one in approvals)
 
     async def answer(self, run: Run, *, for_owner: bool = False) -> str | None:
         """The reply; None when nobody gave one in time. Cancelled, others still wait for it."""

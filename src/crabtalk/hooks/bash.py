@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from crabtalk.component.environment import child_environment
+from crabtalk.policy import sandbox_above
 from crabtalk.policy.environment import changes_what_runs, is_variable_name
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError
@@ -92,7 +93,8 @@ class Bash(Tool):
         argv = [found("bash") or "/bin/bash", "-c", self.command]
         env = child_environment(settings.env)
         if settings.sandbox == "bwrap":
-            argv = [*sandbox(call.cwd, hook.hidden, self.env), *argv]
+            box = sandbox_above(call.run) or call.cwd
+            argv = [*sandbox(box, call.cwd, hook.hidden, self.env), *argv]
         else:
             env |= self.env
         try:
@@ -172,9 +174,9 @@ def found(program: str) -> str | None:
     return shutil.which(program)
 
 
-def sandbox(cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]) -> list[str]:
-    """What to put before a command: it reads everything, writes its working directory and an empty
-    /tmp, and has no network. `env` is set inside: bwrap itself runs outside the sandbox, and must
+def sandbox(box: Path, cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]) -> list[str]:
+    """What to put before a command: it reads everything, writes the directory `box` and an empty
+    /tmp, and has no network. `cwd` is where it starts, in the box or not. `env` is set inside: bwrap itself runs outside the sandbox, and must
     not obey what a model says. Raises ToolError where that cannot be had."""
     bwrap = found("bwrap")
     if bwrap is None:
@@ -182,8 +184,8 @@ def sandbox(cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]) -> list[s
             "the agent's file asks for a sandbox, and bwrap is not installed; install the package "
             'bubblewrap, or set sandbox = "off" in [hooks.bash].'
         )
-    if cwd == Path(cwd.anchor):
-        raise failed(f"a sandbox that may write {cwd} is none; work in another directory.")
+    if box == Path(box.anchor):
+        raise failed(f"a sandbox that may write {box} is none; work in another directory.")
     # No --new-session: the group has one already, and another would put the command out of reach
     # of the group's signals. A socket in a file system is no network, so their usual places are
     # empty as well.
@@ -191,9 +193,9 @@ def sandbox(cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]) -> list[s
     argv += ["--cap-drop", "ALL"]  # with root's, a command could mount everything writable again
     argv += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
     argv += ["--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108 - its own, not everybody's
-    argv += ["--bind", str(cwd), str(cwd)]
+    argv += ["--bind", str(box), str(box)]
     for directory in hidden:
-        if not cwd.is_relative_to(directory) and directory.is_dir():
+        if not box.is_relative_to(directory) and directory.is_dir():
             argv += ["--tmpfs", str(directory)]
     for name, value in env.items():
         argv += ["--setenv", name, value]

@@ -223,6 +223,8 @@ class Composite(Hook):
         if owner is None:
             return None
         agent = self._scoped.get(call.agent)
+        if agent is None and owner.access(call).kind != "mcp":
+            agent = self.gate.find_agent(call.agent)  # a hook may be disabled in its file
         if agent is not None and not set(names) & set(allowed(owner, agent)[0]):
             return f"tool not available: {call.name}"
         for caller in call.run.lineage:

@@ -169,6 +169,7 @@ class DelegateHook(ToolHook):
             depth=depth,
             task=number,
             lineage=(*call.run.lineage, runtime.written(call.agent)),
+            directories=(*call.run.directories, call.cwd),
             tree=call.run.tree,
         )
         try:

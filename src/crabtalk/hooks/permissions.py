@@ -65,6 +65,9 @@ class PermissionGate:
     def unregister(self, name: str) -> None:
         self._agents.pop(name, None)
 
+    def find_agent(self, name: str) -> Agent | None:
+        return self._agents.get(name)
+
     def agent_of(self, call: ToolDispatch) -> Agent:
         """Raises ToolError: a run that outlives its agent is confined to nothing we know."""
         try:
@@ -88,7 +91,8 @@ class PermissionGate:
                 continue
             for_owner = self.is_for_owner(call.run, agent)
             asked = build_question(request, verdict.reason, for_owner=for_owner)
-            (owners if for_owner else own)[asked.question.question] = asked
+            # Of calls that read the same, the first is asked about; the others are refused.
+            (owners if for_owner else own).setdefault(asked.question.question, asked)
         return list(own.values()), list(owners.values())
 
     def is_for_owner(self, run: Run, agent: Agent) -> bool:
@@ -128,6 +132,11 @@ class PermissionGate:
     ) -> None:
         for_owner = self.is_for_owner(call.run, agent)
         asked = build_question(request, verdict.reason, for_owner=for_owner)
+        if not self._asks.claim(call.run, asked.digest, for_owner=for_owner):
+            raise ToolError(
+                "permission denied: nobody was asked about exactly this call; make it again, by "
+                "itself"
+            )
         count = self._asks.question_count(call.run, for_owner=for_owner)
         reply = await self._asks.answer(call.run, for_owner=for_owner)
         answer = read_answer(asked, reply, is_only_one=count == 1)

@@ -5,7 +5,7 @@ from .explanation import Explanation, ToolInScope, ToolLine, explain, kinds_tabl
 from .file_access import FileAccess
 from .modes import DESCRIPTIONS, WORDS, Mode, parse_mode
 from .origins import Owners, Standing, is_trusted
-from .policy import Decision, Policy, Verdict
+from .policy import Decision, Policy, Verdict, sandbox_above
 from .rules import Permissions, Request, Rule, parse_rule
 
 __all__ = [
@@ -37,4 +37,5 @@ __all__ = [
     "parse_mode",
     "parse_rule",
     "read_answer",
+    "sandbox_above",
 ]

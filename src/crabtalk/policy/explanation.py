@@ -13,7 +13,7 @@ from crabtalk.storage import Agent
 from .defaults import KINDS, STRANGER_DENIALS, STRANGER_LIMITS, default_verdict
 from .modes import Mode
 from .origins import Standing
-from .policy import Policy
+from .policy import Policy, stranger_folders
 from .rules import Permissions, Rule
 
 
@@ -129,8 +129,8 @@ def collect_notes(policy: Policy, agent: Agent, sender: str, standing: Standing)
         notes.append(f"commands denied: {', '.join(map(str, bash['deny']))}")
     if standing is Standing.STRANGER and policy.home is not None:
         folder = policy.working_directory(agent, sender, policy.home)
-        readable = policy.stranger_folders((agent,), "read", "edit")
-        notes.append(f"files: only in {', '.join(map(str, (folder, *readable)))}")
+        opened = ", ".join(map(str, (folder, *stranger_folders((agent,), "read", "edit"))))
+        notes.append(f"files: only in {opened}")
     elif roots := agent.hooks.get("files", {}).get("roots"):
         notes.append(f"files: only in {', '.join(map(str, roots))}")
     else:

@@ -24,9 +24,7 @@ class FileAccess(msgspec.Struct, frozen=True):
     home: Path | None = None
     open_in_home: tuple[Path, ...] = ()  # to read and to change
     readable_in_home: tuple[Path, ...] = ()  # to read only
-    # Where files may be changed; empty: wherever they may be read. A sandbox, and what an agent's
-    # file opens to strangers for reading alone, make this smaller than `folders`.
-    writable: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()  # where files may be changed; empty: wherever they are read
 
     @property
     def is_confined(self) -> bool:
@@ -44,8 +42,8 @@ class FileAccess(msgspec.Struct, frozen=True):
         if to_change and self.writable and not any(is_inside(real, one) for one in self.writable):
             allowed = ", ".join(map(str, self.writable))
             return (
-                f"permission denied: files may be changed in {allowed} only, and {shown} is outside "
-                "of it"
+                f"permission denied: files may be changed in {allowed} only, and {shown} is "
+                "outside of it; stay inside"
             )
         if PROCESSES.match(str(real)):
             return (

@@ -81,18 +81,19 @@ class Policy:
         """Where the file tools of a run may go."""
         line = (*run.lineage, agent)
         folders = [roots for each in line if (roots := self._roots_of(each))]
-        # A sandbox lets commands write the working directory only, and so do the file tools.
-        writable = (run.cwd,) if any(map(has_sandbox, line)) else ()
+        # A sandbox lets commands write one directory only, and so do the file tools.
+        box = sandbox_above(run) or run.cwd
+        writable = (box,) if any(map(has_sandbox, line)) else ()
         if self.home is None:
             return FileAccess(tuple(folders), writable=writable)
         files = self.home / FILES
         if self.owners.standing(run.origin, line) is Standing.STRANGER:
             own = sender_folder(self.home, run.origin)
             return FileAccess(
-                ((own, *self.stranger_folders(line, "read", "edit")),),
+                ((own, *stranger_folders(line, "read", "edit")),),
                 self.home,
                 open_in_home=(own,),
-                writable=(own, *self.stranger_folders(line, "edit")),
+                writable=writable or (own, *stranger_folders(line, "edit")),
             )
         return FileAccess(
             tuple(folders),
@@ -101,19 +102,6 @@ class Policy:
             readable_in_home=(self.home / SKILLS,),
             writable=writable,
         )
-
-    def stranger_folders(self, line: Sequence[Agent], *tools: str) -> tuple[Path, ...]:
-        """Folders that the file of every agent in line opens to strangers: `read(/srv/docs/**)`."""
-        opened: set[Path] | None = None
-        for agent in line:
-            rules = Permissions.of(agent).strangers
-            folders = {
-                Path(rule.pattern.removesuffix("/**")).expanduser()
-                for rule in rules
-                if rule.tool in tools and rule.pattern and rule.pattern.endswith("/**")
-            }
-            opened = folders if opened is None else opened & folders
-        return tuple(sorted(opened or ()))
 
     def working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
         """A stranger works in the folder of its own, whatever was asked for."""
@@ -191,6 +179,29 @@ class Policy:
 
     def request(self, call: ToolDispatch, names: Sequence[str], access: Access) -> Request:
         return Request(call, names, access)
+
+
+def stranger_folders(line: Sequence[Agent], *tools: str) -> tuple[Path, ...]:
+    """Folders that the file of every agent in line opens to strangers: `read(/srv/docs/**)` to
+    read, `edit(/srv/drafts/**)` to read and to change."""
+    opened: set[Path] | None = None
+    for agent in line:
+        rules = Permissions.of(agent).strangers
+        folders = {
+            Path(rule.pattern.removesuffix("/**")).expanduser()
+            for rule in rules
+            if rule.tool in tools and rule.pattern and rule.pattern.endswith("/**")
+        }
+        opened = folders if opened is None else opened & folders
+    return tuple(sorted(opened or ()))
+
+
+def sandbox_above(run: Run) -> Path | None:
+    """The directory of the first run above with a sandbox, which is all that a sandbox lets the
+    run change; None without one. The run's own directory lies inside of it, where its caller may
+    put a link in its place, so it bounds nothing."""
+    above = zip(run.lineage, run.directories, strict=True)
+    return next((directory for caller, directory in above if has_sandbox(caller)), None)
 
 
 def has_sandbox(agent: Agent) -> bool:

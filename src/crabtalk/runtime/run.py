@@ -32,6 +32,7 @@ class Parent(msgspec.Struct, frozen=True):
     # The agents of the runs above, as they were written, the first caller first. Whatever confines
     # one of them confines this run too.
     lineage: tuple[Agent, ...] = ()
+    directories: tuple[Path, ...] = ()  # where those runs work, in the same order
     tree: RunTree | None = None
 
 
@@ -135,6 +136,11 @@ class Run:
     def lineage(self) -> tuple[Agent, ...]:
         """The agents of the runs above it, the first caller first."""
         return self.parent.lineage if self.parent is not None else ()
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Where the runs above it work, the first caller first."""
+        return self.parent.directories if self.parent is not None else ()
 
     @property
     def keeper(self) -> str:

@@ -1,0 +1,371 @@
+"""Senders that are not the owner, driving a model that tries everything: files, shell, names.
+
+The model is scripted, so each test says exactly which calls a hostile prompt would make.
+"""
+
+import json
+import os
+import pwd
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from crabtalk.protocol import sender_folder, wire
+from tests.daemon.served import (
+    CONFIG,
+    Follower,
+    Served,
+    ToolCalls,
+    called,
+    calling,
+    following,
+    messages,
+    served,
+    within,
+)
+
+# Words that stand in closed files and nowhere else.
+SECRETS = {
+    "config.toml": "word-of-the-config",
+    "agents/crab.toml": "word-of-the-agent-file",
+    "agents/twin.toml": "word-of-the-other-agent",
+    "config/crons.toml": "word-of-the-crons",
+    "run/token": "word-of-the-token",
+    "events/subscriptions.toml": "word-of-the-events",
+    "skills/tides/SKILL.md": "word-of-the-skill",
+    "Crab.notes": "word-of-the-home",
+}
+OWNERS_WORD = "word-of-the-owner"
+AGENTS = {
+    "crab": f'# {SECRETS["agents/crab.toml"]}\nprompt = "You are crab."\n',
+    "twin": f'# {SECRETS["agents/twin.toml"]}\nprompt = "You are twin."\n',
+}
+STRANGERS = ["tg:666", "event:x", "cron"]
+
+
+@asynccontextmanager
+async def hostile_home(path: Path, config: str = CONFIG) -> AsyncIterator[Served]:
+    """A daemon whose closed files hold the secret words, and whose owner has said one."""
+    config = f"# {SECRETS['config.toml']}\n{config}"
+    async with served(path, hooks={}, agents=AGENTS, config=config) as daemon:
+        for name, word in SECRETS.items():
+            file = daemon.home / name
+            if not file.exists():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(f"# {word}\n")
+        async with daemon.client() as client:
+            await client.send("crab", f"I say {OWNERS_WORD}.")
+        yield daemon
+
+
+def closed_paths(daemon: Served) -> list[str]:
+    """What no stranger may open, by every name we could think of."""
+    (log,) = daemon.logs
+    files = [*(daemon.home / name for name in SECRETS), log]
+    system = [
+        "/etc/passwd",
+        "/proc/self/environ",
+        "/proc/thread-self/environ",
+        f"/proc/{os.getpid()}/environ",
+        f"/proc/{os.getpid()}/task/{os.getpid()}/environ",
+        "/proc/self/root/etc/passwd",
+        "/proc/version",
+        "/dev/stdin",
+    ]
+    inside = ["../../config.toml", "x/../../../config.toml", "../..//agents/./crab.toml", ".."]
+    return [*map(str, files), *system, *inside, f"{daemon.home}/../home/config.toml"]
+
+
+def plant_links(daemon: Served, folder: Path) -> list[str]:
+    """Second names of closed files in a sender's folder: of files, of folders, of links."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made: list[str] = []
+    (log,) = daemon.logs
+    for number, target in enumerate([*(daemon.home / name for name in SECRETS), log]):
+        (folder / f"soft{number}").symlink_to(target)
+        (folder / f"relative{number}").symlink_to(os.path.relpath(target, folder))
+        (folder / f"hard{number}").hardlink_to(target)
+        made += [f"soft{number}", f"relative{number}", str(folder / f"hard{number}")]
+    (folder / "home").symlink_to(daemon.home)
+    (folder / "again").symlink_to(folder / "soft0")
+    (folder / "process").symlink_to("/proc/self")
+    return [*made, "home/config.toml", "again", "process/environ"]
+
+
+def attempts(paths: Sequence[str]) -> list[ToolCalls]:
+    """Steps that read and edit each of the paths."""
+    reads = [("read", {"path": path}) for path in paths]
+    edits = [("edit", {"path": p, "old_string": "#", "new_string": "owned"}) for p in paths]
+    calls = reads + edits
+    return [calls[at : at + 60] for at in range(0, len(calls), 60)]
+
+
+def contents(daemon: Served) -> dict[str, bytes]:
+    return {name: (daemon.home / name).read_bytes() for name in SECRETS}
+
+
+def find_leaks(daemon: Served, follower: Follower, sender: str, more: str = "") -> list[str]:
+    """Secret words in what the model was shown, what was streamed, and the sender's log."""
+    logs = [path.read_text() for path in daemon.logs if json.dumps(sender) in path.read_text()]
+    assert logs, "the sender has a conversation"
+    requests = [
+        json.dumps(request)
+        for request in daemon.model.requests
+        if OWNERS_WORD not in json.dumps(request["messages"][-1])
+    ]
+    streamed = [str(event) for event in follower.events if event.sender == sender]
+    everything = "\n".join([*logs, *requests, *streamed, more])
+    return [word for word in [*SECRETS.values(), OWNERS_WORD] if word in everything]
+
+
+@pytest.mark.req("trust.strangers.files")
+@pytest.mark.parametrize("sender", STRANGERS)
+async def test_a_stranger_opens_no_file_of_the_home_or_the_system(
+    tmp_path: Path, sender: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        hostile_home(tmp_path) as daemon,
+        daemon.client() as client,
+        following(daemon, all_kinds=True) as follower,
+    ):
+        links = plant_links(daemon, sender_folder(daemon.home, sender))
+        before = contents(daemon)
+        daemon.model.requests.clear()
+        steps = attempts([*closed_paths(daemon), *links])
+        results = await called(client, "crab", *steps, sender=sender, cwd=str(daemon.home))
+        assert len(results) == sum(map(len, steps))
+        for result in results:
+            assert (result.is_error, result.output[:18]) == (True, "permission denied:"), result
+        assert contents(daemon) == before
+        told_later = str(await client.list_messages("crab", sender=sender))
+        assert find_leaks(daemon, follower, sender, told_later + caplog.text) == []
+
+
+@pytest.mark.req("trust.strangers.files")
+async def test_a_run_set_off_by_an_event_opens_none_either(tmp_path: Path) -> None:
+    async with (
+        hostile_home(tmp_path) as daemon,
+        daemon.client() as client,
+        following(daemon, all_kinds=True) as follower,
+    ):
+        sender = "event:mail"
+        await client.subscribe_event("mail", "twin")  # first: it replaces a file we link to
+        daemon.model.requests.clear()
+        links = plant_links(daemon, sender_folder(daemon.home, sender))
+        steps = [*attempts([*closed_paths(daemon), *links]), [("bash", {"command": "env"})]]
+        await client.publish_event("mail", calling(*steps))
+        await follower.until_done()
+        page = await client.list_messages("twin", sender=sender, limit=500)
+        outputs = [message.content for message in page.messages if message.role == "tool"]
+        assert len(outputs) == sum(map(len, steps))
+        assert {text[:18] for text in outputs} == {"permission denied:"}
+        assert find_leaks(daemon, follower, sender) == []
+
+
+@pytest.mark.req("trust.strangers.files")
+@pytest.mark.parametrize("sender", STRANGERS)
+async def test_a_stranger_uses_its_own_folder_and_nobody_elses(tmp_path: Path, sender: str) -> None:
+    async with hostile_home(tmp_path) as daemon, daemon.client() as client:
+        own = sender_folder(daemon.home, sender)
+        other = sender_folder(daemon.home, f"{sender}7")
+        for folder in (own, other, sender_folder(daemon.home, "user")):
+            folder.mkdir(parents=True)
+            (folder / "note.txt").write_text("first\n")
+        change = {"old_string": "first", "new_string": "second"}
+        results = await called(
+            client,
+            "crab",
+            [("read", {"path": "note.txt"}), ("read", {"path": str(own / "note.txt")})],
+            [("edit", {"path": "note.txt", **change})],
+            [("read", {"path": f"../{other.name}/note.txt"})],
+            [("edit", {"path": str(other / "note.txt"), **change})],
+            [("read", {"path": str(sender_folder(daemon.home, "user") / "note.txt")})],
+            sender=sender,
+        )
+        assert [result.is_error for result in results] == [False] * 3 + [True] * 3, results
+        assert all(r.output.startswith("permission denied:") for r in results[3:]), results
+        assert (own / "note.txt").read_text() == "second\n"
+        assert (other / "note.txt").read_text() == "first\n"
+
+
+@pytest.mark.req("trust.strangers.opened")
+async def test_a_folder_opened_for_reading_is_not_open_for_changes(tmp_path: Path) -> None:
+    handbook, drafts = tmp_path / "handbook", tmp_path / "drafts"
+    for folder in (handbook, drafts):
+        folder.mkdir()
+        (folder / "page").write_text("first\n")
+    rules = json.dumps([f"read({handbook}/**)", f"edit({drafts}/**)"])
+    agents = {"crab": f'prompt = "p"\n[permissions]\nstrangers = {rules}\n'}
+    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        pages = [str(handbook / "page"), str(drafts / "page")]
+        change = {"old_string": "first", "new_string": "second"}
+        results = await called(
+            client,
+            "crab",
+            [("read", {"path": page}) for page in pages],
+            [("edit", {"path": page, **change}) for page in pages],
+            sender="tg:666",
+        )
+        assert [result.is_error for result in results] == [False, False, True, False], results
+        assert results[2].output.startswith("permission denied:")
+        assert (handbook / "page").read_text() == "first\n"
+
+
+@pytest.mark.req("trust.home_closed")
+async def test_the_owners_file_tools_stay_out_of_the_home_but_for_files_and_skills(
+    tmp_path: Path,
+) -> None:
+    async with hostile_home(tmp_path) as daemon, daemon.client() as client:
+        kept = sender_folder(daemon.home, "tg:1") / "note.txt"
+        kept.parent.mkdir(parents=True)
+        kept.write_text("first\n")
+        skill = "skills/tides/SKILL.md"
+        (log,) = daemon.logs
+        closed = [*(str(daemon.home / name) for name in SECRETS if name != skill), str(log)]
+        closed += ["/proc/self/environ", f"/proc/{os.getpid()}/environ", "config.toml"]
+        change = {"old_string": "first", "new_string": "second"}
+        before = contents(daemon)
+        results = await called(
+            client,
+            "crab",
+            *attempts(closed),
+            [("edit", {"path": skill, "old_string": "#", "new_string": "owned"})],
+            [("read", {"path": skill}), ("read", {"path": str(kept)})],
+            [("edit", {"path": str(kept), **change})],
+            cwd=str(daemon.home),
+        )
+        *refused, read_skill, read_kept, edited = results
+        for result in refused:
+            assert (result.is_error, result.output[:18]) == (True, "permission denied:"), result
+        assert SECRETS[skill] in read_skill.output
+        assert ("first" in read_kept.output, edited.output) == (True, "ok")
+        assert contents(daemon) == before
+
+
+# ── Who is the owner ────────────────────────────────────────────────────────────────────────────
+
+LOOKALIKES = [
+    *("tg\uff1a666", "USER", "User", "cron", "user ", " user", "user\n", "user\x00", "\u200buser"),
+    *(
+        "wxid_1@im.wechat",
+        "wxid_1@im.wechat ",
+        "@im.wechat",
+        "user:1",
+        "user-1",
+        "users",
+        "us\u0435r",
+    ),
+    *("root:1", "Root", "ROOT", "alice", "~user", "delegate:1", "event:user", "*", "tg:*"),
+]
+ECHO = [("bash", {"command": "echo shell-ran"})]
+
+
+@pytest.mark.req("trust.owners")
+async def test_a_sender_that_only_looks_like_the_owner_has_no_shell(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        for sender in LOOKALIKES:
+            (result,) = await called(client, "crab", ECHO, sender=sender, cwd=str(tmp_path))
+            assert result.output.startswith("permission denied:"), (sender, result.output)
+            (result,) = await called(client, "crab", ECHO, sender="x", origin=sender)
+            assert result.output.startswith("permission denied:"), (sender, result.output)
+
+
+@pytest.mark.req("trust.owners")
+async def test_the_owners_senders_are_known_by_name(tmp_path: Path) -> None:
+    account = pwd.getpwuid(os.getuid()).pw_name
+    config = CONFIG + '[daemon]\nowners = ["alice", "tg:42"]\n'
+    async with (
+        served(tmp_path, hooks={}, config=config) as daemon,
+        daemon.client() as client,
+    ):
+        for sender in ("", "user", "user~x", "user~", account, "alice", "tg:42"):
+            (result,) = await called(client, "crab", ECHO, sender=sender, cwd=str(tmp_path))
+            assert "shell-ran" in result.output, (sender, result.output)
+        for sender in ("Alice", "alice ", "tg:421", "tg:4", "alice~x", f"{account} "):
+            (result,) = await called(client, "crab", ECHO, sender=sender)
+            assert result.output.startswith("permission denied:"), (sender, result.output)
+
+
+@pytest.mark.req("trust.origin.events")
+async def test_a_subscription_has_the_rights_of_who_made_it(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path, hooks={}) as daemon,
+        daemon.client() as client,
+        following(daemon) as follower,
+    ):
+        makers = {"a": None, "b": "", "c": "tg:666", "d": "cron", "e": "user"}
+        for source, sender in makers.items():
+            await client.subscribe_event(source, "twin", sender=sender)
+            await client.publish_event(source, calling(ECHO))
+        await follower.until_done(len(makers))
+        ran = set()
+        for source in makers:
+            found = await messages(client, "twin", f"event:{source}")
+            (output,) = [text for role, text in found if role == "tool"]
+            if "shell-ran" in output:
+                ran.add(source)
+            else:
+                assert output.startswith("permission denied:")
+        assert ran == {"e"}
+
+
+@pytest.mark.req("trust.origin.events")
+async def test_what_a_strangers_run_sets_off_is_the_strangers(tmp_path: Path) -> None:
+    """Also through the owner's own subscription to the end of the agent's runs."""
+    async with (
+        served(tmp_path, hooks={}) as daemon,
+        daemon.client() as client,
+        following(daemon) as follower,
+    ):
+        await client.subscribe_event("agent:crab:done", "twin", sender="user")
+        await within(client.send("crab", '!say !tool bash {"command": "id"}', sender="tg:666"))
+        await follower.until_done(2)
+        fired = "event:agent:crab:done"
+        found = await messages(client, "twin", fired)
+        outputs = [text for role, text in found if role == "tool"]
+        assert len(outputs) == 1, found
+        assert outputs[0].startswith("permission denied:")
+
+
+# ── What a stranger leaves for others ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("trust.instructions")
+@pytest.mark.parametrize("name", ["AGENTS.md", "Crab.md"])
+async def test_instructions_in_a_senders_folder_are_no_instructions(
+    tmp_path: Path, name: str
+) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        own = sender_folder(daemon.home, "tg:666")
+        (own / "deep").mkdir(parents=True)
+        for folder in (own, own / "deep", own.parent):
+            (folder / name).write_text("obey-the-stranger\n")
+        tasks = [{"message": "!say worked"}, {"message": "!say worked", "cwd": "deep"}]
+        script = calling([("delegate", {"tasks": tasks})])
+        await within(client.send("crab", script, sender="tg:666"))
+        # The owner's agent in that folder, too: it looks at what somebody sent.
+        await within(client.send("crab", script, cwd=str(own)))
+        await within(client.send("twin", "!say seen", cwd=str(own / "deep")))
+        assert len(daemon.model.requests) >= 9
+        assert "obey-the-stranger" not in json.dumps(daemon.model.requests)
+
+
+@pytest.mark.req("trust.asks.scope")
+async def test_nobody_is_asked_about_a_tool_that_the_agent_may_not_call(tmp_path: Path) -> None:
+    agents = {
+        "crab": 'prompt = "p"\ntools = ["read"]\nmode = "ask"\napprove = ["bash", "edit"]\n',
+        "twin": 'prompt = "p"\nmode = "ask"\n[hooks.bash]\ndisabled = true\n',
+    }
+    async with (
+        served(tmp_path, hooks={}, agents=agents) as daemon,
+        daemon.client() as client,
+        following(daemon, all_kinds=True) as follower,
+    ):
+        touch = ("bash", {"command": "touch x"})
+        change = ("edit", {"path": "x", "old_string": "a", "new_string": "b"})
+        results = await called(client, "crab", [touch, change])
+        results += await called(client, "twin", [touch])
+        assert [result.output.split(":")[0] for result in results] == ["tool not available"] * 3
+        assert wire.ASK_USER not in {event.kind for event in follower.events}

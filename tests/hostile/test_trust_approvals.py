@@ -1,0 +1,423 @@
+"""Approvals and modes under attack: what a question shows, whose answer counts, and for what."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crabtalk.client import Client
+from crabtalk.client.events import Event
+from crabtalk.protocol import sender_folder, wire
+from tests.daemon.served import (
+    Follower,
+    Served,
+    ToolCalls,
+    becomes,
+    called,
+    calling,
+    following,
+    messages,
+    outcomes,
+    refused,
+    served,
+    told,
+    until,
+    within,
+)
+
+ASKING = {
+    "crab": 'prompt = "p"\nmode = "ask"\n',
+    "open": 'prompt = "p"\napprove = ["bash", "edit", "read"]\n[hooks.bash]\nallow_senders = ["tg:7"]\n',
+}
+STRANGER = "tg:666"
+
+
+@asynccontextmanager
+async def asking(path: Path) -> AsyncIterator[tuple[Served, Client]]:
+    async with served(path, hooks={}, agents=ASKING) as daemon, daemon.client() as client:
+        yield daemon, client
+
+
+async def ask(
+    client: Client, *calls: tuple[str, dict[str, Any]], agent: str = "crab", **options: Any
+) -> tuple[wire.AskUserEvent, AsyncGenerator[Event, None]]:
+    """The question about calls of one step, and the stream that waits for an answer."""
+    stream = client.stream(agent, calling(calls), **options)
+    return await until(stream, wire.AskUserEvent), stream
+
+
+async def answer(
+    client: Client, stream: AsyncGenerator[Event, None], reply: str, agent: str = "crab"
+) -> list[wire.ToolResultEvent]:
+    await within(client.reply_to_ask(agent, reply))
+    return outcomes(await told(stream))
+
+
+def receipts(daemon: Served) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for path in daemon.logs for line in path.read_text().splitlines()]
+    return [line["data"] for line in lines if line.get("event") == "approval"]
+
+
+# ── What the question shows ─────────────────────────────────────────────────────────────────────
+
+HIDING = {
+    "spaces": "echo hello" + " " * 50_000 + "; touch hidden-end",
+    "newlines": "echo hello" + "\n" * 50_000 + "touch hidden-end",
+    "comment": "echo hello # " + "x" * 100_000 + "\ntouch hidden-end",
+    "words": "echo " + " ".join(f"w{number}" for number in range(18_000)) + " && touch hidden-end",
+}
+
+
+@pytest.mark.req("trust.approvals.whole")
+@pytest.mark.parametrize("command", HIDING.values(), ids=HIDING)
+async def test_the_question_shows_every_byte_of_a_long_command(
+    tmp_path: Path, command: str
+) -> None:
+    async with asking(tmp_path) as (daemon, client):
+        asked, stream = await ask(client, ("bash", {"command": command}), cwd=str(tmp_path))
+        (question,) = asked.questions
+        assert command in question.question
+        assert question.approval.call == command
+        assert "call_" not in question.question
+        (result,) = await answer(client, stream, "Deny")
+        assert result.output.startswith("permission denied: the user said no")
+        assert not (tmp_path / "hidden-end").exists()
+        assert [receipt["decision"] for receipt in receipts(daemon)] == ["denied"]
+
+
+@pytest.mark.req("trust.approvals.whole")
+async def test_the_question_shows_environment_directory_and_the_end_of_an_edit(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "a place"
+    place.mkdir()
+    (place / "f").write_text("old")
+    env = {"ONE": "x" * 3000 + "-end-of-one", "TWO": "y\nz"}
+    edit = {"path": "f", "old_string": "old", "new_string": "new\n" * 30_000 + "end-of-edit"}
+    calls = [("bash", {"command": "make", "env": env, "timeout": 7}), ("edit", edit)]
+    async with asking(tmp_path) as (_, client):
+        asked, stream = await ask(client, *calls, cwd=str(place))
+        shell, change = asked.questions
+        for part in ("make", f"ONE={env['ONE']}", "TWO=y\nz", f"in {place}", "timeout: 7"):
+            assert part in shell.question
+        assert dict(shell.approval.env) == env
+        assert shell.approval.cwd == str(place)
+        assert shell.approval.always == "", "a rule would not say the environment"
+        assert change.question.count("+ new\n") == 30_000
+        assert "+ end-of-edit" in change.question
+        assert "- old" in change.question
+        await answer(client, stream, "Deny")
+        assert (place / "f").read_text() == "old"
+
+
+@pytest.mark.req("trust.approvals.visible")
+async def test_the_question_spells_out_what_would_be_invisible(tmp_path: Path) -> None:
+    signs = "\x1b[2K\r\x08\x07\u202e\u2066\u200b\u00a0\ufeff\u2028\U000e0041"
+    env = {"A": "b\x1b[8m"}
+    async with asking(tmp_path) as (_, client):
+        asked, stream = await ask(client, ("bash", {"command": f"echo {signs}", "env": env}))
+        (question,) = asked.questions
+        shown = str(question.question) + question.approval.call + str(dict(question.approval.env))
+        assert not set(signs + "\x1b") & set(shown) - set("[2K")
+        for sign in set(signs) - set("[2K"):
+            assert f"\\u{{{ord(sign):x}}}" in question.question
+        await answer(client, stream, "Deny")
+
+
+# ── What an answer allows ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.req("trust.approvals.always")
+async def test_always_remembers_a_narrow_rule_and_keeps_it_over_a_restart(tmp_path: Path) -> None:
+    touch, other = "touch kept", "chmod 600 kept"
+    place = tmp_path / "place"
+    place.mkdir()
+    async with asking(tmp_path) as (daemon, client):
+        asked, stream = await ask(client, ("bash", {"command": "git push origin main"}))
+        assert "git push origin main" in asked.questions[0].approval.always
+        assert "begin" not in asked.questions[0].approval.always
+        await answer(client, stream, "Always")
+        (receipt,) = receipts(daemon)
+        assert receipt["rules"] == ["bash(git push origin main)"]
+        assert receipt["decision"] == "always"
+        _, stream = await ask(client, ("bash", {"command": touch}), cwd=str(place))
+        await answer(client, stream, "Always")
+        assert (place / "kept").exists()
+        model = daemon.model
+        for command in (
+            "git push origin other",
+            "git push --force origin main",
+            other,
+            "touch a; id>b",
+        ):
+            asked, stream = await ask(client, ("bash", {"command": command}), cwd=str(place))
+            await answer(client, stream, "Deny")
+        url = model.url
+    config = (tmp_path / "home" / "config.toml").read_text()
+    assert url in config
+    async with asking(tmp_path) as (daemon, client):
+        (tmp_path / "home" / "config.toml").write_text(config.replace(url, daemon.model.url))
+        await client.reload()
+        (place / "kept").unlink()
+        (result,) = await called(client, "crab", [("bash", {"command": touch})], cwd=str(place))
+        assert not result.is_error, result.output
+        assert (place / "kept").exists()
+        _, stream = await ask(client, ("bash", {"command": other}), cwd=str(place))
+        await answer(client, stream, "Deny")
+        # Another conversation of the same agent is asked again.
+        _, stream = await ask(client, ("bash", {"command": touch}), sender="user~b")
+        await stream.aclose()
+
+
+@pytest.mark.req("trust.approvals.bound")
+async def test_a_bare_word_allows_nothing_where_two_calls_are_asked_about(tmp_path: Path) -> None:
+    calls = [("bash", {"command": "touch one"}), ("bash", {"command": "touch two"})]
+    async with asking(tmp_path) as (daemon, client):
+        for word in ("Allow", "Always", "yes", '"Allow"', "true", '["Allow"]'):
+            asked, stream = await ask(client, *calls, cwd=str(tmp_path))
+            assert len(asked.questions) == 2
+            results = await answer(client, stream, word)
+            assert [result.is_error for result in results] == [True, True]
+        assert not (tmp_path / "one").exists()
+        assert not (tmp_path / "two").exists()
+        assert {receipt["decision"] for receipt in receipts(daemon)} == {"denied"}
+
+
+@pytest.mark.req("trust.approvals.bound")
+async def test_an_answer_in_json_counts_for_its_own_question_only(tmp_path: Path) -> None:
+    calls = [("bash", {"command": "touch one"}), ("bash", {"command": "touch two"})]
+    async with asking(tmp_path) as (daemon, client):
+        asked, stream = await ask(client, *calls, cwd=str(tmp_path))
+        reply = json.dumps({asked.questions[1].question: "Allow", "touch one": "Allow"})
+        results = await answer(client, stream, reply)
+        assert [result.is_error for result in results] == [True, False]
+        assert not (tmp_path / "one").exists()
+        assert (tmp_path / "two").exists()
+        found = {receipt["digest"]: receipt["decision"] for receipt in receipts(daemon)}
+        digests = [question.approval.digest for question in asked.questions]
+        assert found == dict(zip(digests, ["denied", "allowed"], strict=True))
+
+
+LOOK_ALIKE = {
+    # Two calls whose questions would read the same.
+    "env": [{"command": "true\nwith A=b"}, {"command": "true", "env": {"A": "b"}}],
+    "escape": [{"command": "touch '\\u{202e}'"}, {"command": "touch '\u202e'"}],
+    "timeout": [{"command": "true x\ntimeout: 5"}, {"command": "true x", "timeout": 5}],
+}
+
+
+@pytest.mark.req("trust.approvals.bound")
+@pytest.mark.parametrize("calls", LOOK_ALIKE.values(), ids=LOOK_ALIKE)
+async def test_an_answer_holds_for_the_bytes_of_one_call(
+    tmp_path: Path, calls: list[dict[str, Any]]
+) -> None:
+    """Also where another call of the step would be described by the same text."""
+    async with asking(tmp_path) as (daemon, client):
+        step = [("bash", {**call, "command": f"touch ran; {call['command']}"}) for call in calls]
+        asked, stream = await ask(client, *step, cwd=str(tmp_path))
+        first = asked.questions[0]
+        results = await answer(client, stream, json.dumps({first.question: "Allow"}))
+        assert [result.is_error for result in results].count(False) <= 1, results
+        allowed = [one["digest"] for one in receipts(daemon) if one["decision"] == "allowed"]
+        assert set(allowed) <= {first.approval.digest}
+
+
+@pytest.mark.req("trust.approvals.bound")
+async def test_one_yes_is_one_call_though_the_step_makes_it_twice(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, client):
+        twice = [("bash", {"command": "echo paid >> bill"})] * 2
+        asked, stream = await ask(client, *twice, cwd=str(tmp_path))
+        assert len(asked.questions) == 1
+        results = await answer(client, stream, "Allow")
+        assert sorted(result.is_error for result in results) == [False, True]
+        assert (tmp_path / "bill").read_text() == "paid\n"
+
+
+# ── Whose answer counts ─────────────────────────────────────────────────────────────────────────
+
+TOUCH: ToolCalls = [("bash", {"command": "touch ran"})]
+
+
+async def owner_question(follower: Follower) -> wire.AgentEventMsg:
+    await becomes(lambda: any(event.kind == wire.ASK_USER for event in follower.events))
+    return next(event for event in follower.events if event.kind == wire.ASK_USER)
+
+
+@pytest.mark.req("trust.approvals.strangers")
+async def test_a_strangers_approval_is_the_owners_to_give(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (daemon, client), following(daemon, all_kinds=True) as follower:
+        folder = sender_folder(daemon.home, STRANGER)
+        folder.mkdir(parents=True)
+        (folder / "f").write_text("old")
+        edit = ("edit", {"path": "f", "old_string": "old", "new_string": "new"})
+        script = calling([("set_title", {"title": "t"})], [edit])
+        running = asyncio.ensure_future(told(client.stream("crab", script, sender=STRANGER)))
+        event = await owner_question(follower)
+        (question,) = event.ask.questions
+        assert (question.approval.for_owner, question.approval.requested_by) == (True, STRANGER)
+        ask_id = event.ask.ask_id
+        tries: list[dict[str, Any]] = [
+            {},
+            {"ask_id": ask_id},
+            {"as_owner": True},
+            {"ask_id": "", "as_owner": True},
+            {"ask_id": ask_id + "0", "as_owner": True},
+        ]
+        for options in tries:
+            reply = client.reply_to_ask("crab", "Allow", sender=STRANGER, **options)
+            assert await refused(reply) == 404
+        assert not running.done()
+        assert (folder / "f").read_text() == "old"
+        await client.reply_to_ask("crab", "Deny", sender=STRANGER, ask_id=ask_id, as_owner=True)
+        events = await within(running)
+        assert not [one for one in events if isinstance(one, wire.AskUserEvent)]
+        assert outcomes(events)[-1].output.startswith("permission denied: the owner said no")
+        (receipt,) = receipts(daemon)
+        assert (receipt["by"], receipt["decision"]) == ("owner", "denied")
+
+
+@pytest.mark.req("trust.approvals.strangers")
+async def test_the_owner_can_allow_a_strangers_call(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (daemon, client), following(daemon, all_kinds=True) as follower:
+        folder = sender_folder(daemon.home, STRANGER)
+        folder.mkdir(parents=True)
+        (folder / "f").write_text("old")
+        edit = ("edit", {"path": "f", "old_string": "old", "new_string": "new"})
+        script = calling([("read", {"path": "f"})], [edit])
+        running = asyncio.ensure_future(told(client.stream("crab", script, sender=STRANGER)))
+        event = await owner_question(follower)
+        ask_id = event.ask.ask_id
+        await client.reply_to_ask("crab", "Allow", sender=STRANGER, ask_id=ask_id, as_owner=True)
+        events = await within(running)
+        assert [result.is_error for result in outcomes(events)] == [False, False]
+        assert not [one for one in events if isinstance(one, wire.AskUserEvent)]
+        assert (folder / "f").read_text() == "new"
+        (receipt,) = receipts(daemon)
+        digest = event.ask.questions[0].approval.digest
+        assert (receipt["decision"], receipt["digest"]) == ("allowed", digest)
+
+
+@pytest.mark.req("trust.approvals.unwatched")
+async def test_what_nobody_could_answer_is_refused_at_once(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (daemon, client):
+        folder = sender_folder(daemon.home, STRANGER)
+        folder.mkdir(parents=True)
+        (folder / "f").write_text("old")
+        change = {"path": "f", "old_string": "old", "new_string": "new"}
+        # A stranger's, and no client of the owner follows.
+        (result,) = await called(client, "crab", [("edit", change)], sender=STRANGER)
+        assert result.output.startswith("permission denied: it needs the owner's approval")
+        # Somebody said that nobody would answer.
+        (result,) = await called(client, "crab", TOUCH, unattended=True, cwd=str(tmp_path))
+        assert result.output.startswith("permission denied:")
+        assert "--mode auto" in result.output
+        # Set off by an event, in the owner's name.
+        await client.subscribe_event("x", "crab", sender="user")
+        await client.publish_event("x", calling(TOUCH))
+        await becomes(lambda: daemon.model.asked == 6)
+        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        outputs = [
+            text for role, text in await messages(client, "crab", "event:x") if role == "tool"
+        ]
+        assert [text.split(";")[0][:18] for text in outputs] == ["permission denied:"]
+        assert not (tmp_path / "ran").exists()
+        # A delegate of an unattended run has nobody either.
+        tasks = {"tasks": [{"message": calling(TOUCH)}]}
+        await within(told(client.stream("crab", calling([("delegate", tasks)]), unattended=True)))
+        assert not (tmp_path / "ran").exists()
+
+
+# ── Modes ───────────────────────────────────────────────────────────────────────────────────────
+
+SHELL, HARMLESS = ("bash", {"command": "touch ran"}), ("bash", {"command": "ls"})
+EDIT = ("edit", {"path": "f", "old_string": "old", "new_string": "new"})
+READ, PLUGIN = ("read", {"path": "f"}), ("delegate", {"tasks": [{"message": "!say x"}]})
+MODES = {
+    #                (read,  harmless, edit,  shell, delegate)
+    "plan": ("run", "run", "deny", "deny", "run"),
+    "ask": ("run", "run", "ask", "ask", "run"),
+    "accept-edits": ("run", "run", "run", "ask", "run"),
+    "auto": ("run", "run", "run", "run", "run"),
+}
+
+
+@pytest.mark.req("trust.modes.table")
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_mode_decides_for_each_kind_of_tool(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "f").write_text("old")
+    agents = {"crab": 'prompt = "p"\n'}
+    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        await client.set_mode("crab", mode)
+        found = []
+        for call in (READ, HARMLESS, EDIT, SHELL, PLUGIN):
+            stream = client.stream("crab", calling([call]), cwd=str(tmp_path))
+            verdict = ""
+            async with asyncio.timeout(30):
+                async for event in stream:
+                    if isinstance(event, wire.AskUserEvent):
+                        verdict = "ask"
+                        await client.reply_to_ask("crab", "Deny")
+                    if isinstance(event, wire.ToolResultEvent) and not verdict:
+                        is_denied = event.output.startswith(f"permission denied: mode {mode}")
+                        verdict = "deny" if is_denied else "failed" if event.is_error else "run"
+            found.append(verdict)
+        assert tuple(found) == MODES[mode]
+        assert ((tmp_path / "f").read_text() == "new") == (MODES[mode][2] == "run")
+        assert (tmp_path / "ran").exists() == (MODES[mode][3] == "run")
+
+
+@pytest.mark.req("trust.modes.wire")
+async def test_a_mode_is_set_over_the_wire_told_on_the_feed_and_kept(tmp_path: Path) -> None:
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        async with following(daemon, all_kinds=True) as follower:
+            assert (await client.set_mode("crab")).mode == "auto"
+            info = await client.set_mode("crab", "plan")
+            assert (info.mode, info.is_set) == ("plan", True)
+            kinds = [wire.MODE_CHANGED]
+            await becomes(lambda: [event.kind for event in follower.events] == kinds)
+            (event,) = follower.events
+            assert (event.agent, event.sender, event.content) == ("crab", "user", "plan")
+        for bad in ("PLAN", "root", "auto ", "plan\n"):
+            assert await refused(client.set_mode("crab", bad)) == 400
+            assert await refused(told(client.stream("crab", "hi", mode=bad))) == 400
+            assert await refused(client.send("crab", "hi", mode=bad)) == 400
+        (result,) = await called(client, "crab", TOUCH, cwd=str(tmp_path))
+        assert result.output.startswith("permission denied: mode plan")
+        # For one turn, and the next is as before.
+        (result,) = await called(client, "crab", TOUCH, cwd=str(tmp_path), mode="auto")
+        assert not result.is_error
+        (tmp_path / "ran").unlink()
+        (result,) = await called(client, "crab", TOUCH, cwd=str(tmp_path))
+        assert result.is_error
+        (result,) = await called(client, "crab", TOUCH, sender="user~b", mode="plan")
+        assert result.is_error
+        assert (await client.set_mode("crab", "")).mode == "auto"
+        assert (await client.set_mode("crab", "plan")).mode == "plan"
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        info = await client.set_mode("crab")
+        assert (info.mode, info.is_set) == ("plan", True)
+        info = await client.set_mode("crab", "")
+        assert (info.mode, info.is_set) == ("auto", False)
+
+
+@pytest.mark.req("trust.modes.delegates")
+@pytest.mark.parametrize("how", ["agent", "system_prompt", "worker"])
+async def test_a_delegate_has_no_looser_mode(tmp_path: Path, how: str) -> None:
+    agents = {"crab": 'prompt = "p"\n', "free": 'prompt = "p"\nmode = "auto"\n'}
+    task: dict[str, Any] = {"message": calling(TOUCH)}
+    task |= {"agent": {"agent": "free"}, "system_prompt": {"system_prompt": "s"}}.get(how, {})
+    deeper = {"message": calling([("delegate", {"tasks": [task]})])}
+    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        await client.set_mode("crab", "plan")
+        for tasks in ([task], [deeper]):
+            for is_background in (False, True):
+                step = [("delegate", {"tasks": tasks, "background": is_background})]
+                await called(client, "crab", step, cwd=str(tmp_path))
+                await becomes(lambda: daemon.daemon.runtime.running == 0)
+        denials = json.dumps(daemon.model.requests).count("permission denied: mode plan")
+        assert denials >= 4
+        assert not (tmp_path / "ran").exists()

@@ -1,0 +1,417 @@
+"""Delegation under attack: what a delegate may do, how far a tree of runs grows, and its end."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crabtalk.client import Client
+from crabtalk.protocol import wire
+from crabtalk.runtime import Limits
+from tests.daemon.served import (
+    Served,
+    ToolCalls,
+    becomes,
+    called,
+    calling,
+    ending,
+    following,
+    served,
+    told,
+    until,
+    within,
+)
+
+PROMPT = 'prompt = "p"\n'
+
+
+def delegate(*tasks: Mapping[str, Any], background: bool = False) -> ToolCalls:
+    return [("delegate", {"tasks": list(tasks), "background": background})]
+
+
+def task(*steps: ToolCalls, **options: Any) -> dict[str, Any]:
+    return {"message": calling(*steps), **options}
+
+
+@asynccontextmanager
+async def fleet(path: Path, agents: Mapping[str, str], **options: Any) -> AsyncIterator[Served]:
+    async with served(path, hooks={}, agents=agents, **options) as daemon:
+        yield daemon
+
+
+async def tool_outputs(daemon: Served) -> list[str]:
+    """What every tool but `delegate` answered, in all runs, when nothing runs any more."""
+    await becomes(lambda: daemon.daemon.runtime.running == 0)
+    shown: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for request in daemon.model.requests:
+        for message in request["messages"]:
+            for call in message.get("tool_calls") or ():
+                names[call["id"]] = call["function"]["name"]
+            if message["role"] == "tool":
+                shown[message["tool_call_id"]] = message["content"]
+    return [text for call, text in shown.items() if names[call] != "delegate"]
+
+
+def all_ways(work: ToolCalls, **options: Any) -> list[ToolCalls]:
+    """The work as a task, as a grandchild's, and each of these in the background."""
+    child = task(work, **options)
+    grandchild = task(delegate(child))
+    behind = task(delegate(child, background=True))
+    return [
+        delegate(child),
+        delegate(grandchild),
+        delegate(child, background=True),
+        delegate(grandchild, background=True),
+        delegate(behind),
+    ]
+
+
+async def run_all_ways(
+    daemon: Served, client: Client, caller: str, work: ToolCalls, cwd: Path, **whom: Any
+) -> list[str]:
+    """What the tools of the delegates answered. Each way is a turn of its own."""
+    ways = all_ways(work, **whom)
+    for step in ways:
+        await within(told(client.stream(caller, calling(step), cwd=str(cwd))))
+        await becomes(lambda: daemon.daemon.runtime.running == 0)
+    outputs = await tool_outputs(daemon)
+    assert len(outputs) == len(ways) * len(work), outputs
+    return outputs
+
+
+TO_OTHERS = pytest.mark.parametrize(
+    "whom", [{"agent": "crab"}, {"system_prompt": "you may"}, {}], ids=["agent", "made", "worker"]
+)
+
+
+@pytest.mark.req("trust.delegates.tools")
+@TO_OTHERS
+async def test_roots_and_a_missing_shell_hold_for_delegates(
+    tmp_path: Path, whom: dict[str, str]
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "secret").write_text("outside-word")
+    (root / "link").symlink_to(tmp_path / "secret")
+    (root / "hard").hardlink_to(tmp_path / "secret")
+    confined = f'{PROMPT}[hooks.bash]\ndisabled = true\n[hooks.files]\nroots = ["{root}"]\n'
+    agents = {"crab": PROMPT, "guarded": confined}
+    async with fleet(tmp_path, agents) as daemon, daemon.client() as client:
+        paths = [
+            str(tmp_path / "secret"),
+            "link",
+            "hard",
+            "../secret",
+            f"{daemon.home}/config.toml",
+        ]
+        work = [("read", {"path": path}) for path in paths]
+        work.append(("bash", {"command": f"cat {tmp_path}/secret"}))
+        outputs = await run_all_ways(daemon, client, "guarded", work, root, **whom)
+        starts = {text.split(":")[0] for text in outputs}
+        assert starts == {"permission denied", "tool not available"}, outputs
+        assert "outside-word" not in json.dumps(daemon.model.requests)
+
+
+@pytest.mark.req("trust.delegates.tools")
+@TO_OTHERS
+async def test_a_delegate_has_no_tool_that_its_caller_lacks(
+    tmp_path: Path, whom: dict[str, str]
+) -> None:
+    agents = {"crab": PROMPT, "front": f'{PROMPT}tools = ["delegate"]\n'}
+    work: ToolCalls = [
+        ("bash", {"command": "touch ran"}),
+        ("read", {"path": "f"}),
+        ("search_sessions", {"query": "x"}),
+    ]
+    async with fleet(tmp_path, agents) as daemon, daemon.client() as client:
+        outputs = await run_all_ways(daemon, client, "front", work, tmp_path, **whom)
+        assert {text.split(":")[0] for text in outputs} == {"tool not available"}
+        assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.req("trust.delegates.rules")
+@TO_OTHERS
+async def test_deny_lists_and_rules_hold_for_delegates(
+    tmp_path: Path, whom: dict[str, str]
+) -> None:
+    strict = (
+        f'{PROMPT}[permissions]\ndeny = ["edit(f)", "bash(rm:*)", "read(g)"]\n'
+        '[hooks.bash]\ndeny = ["touch"]\n'
+    )
+    free = f'{PROMPT}[permissions]\nallow = ["bash", "edit", "read"]\n'
+    for name in "fg":
+        (tmp_path / name).write_text("old")
+    work: ToolCalls = [
+        ("bash", {"command": "touch ran"}),
+        ("bash", {"command": "env -i rm f; true"}),
+        ("edit", {"path": "f", "old_string": "old", "new_string": "new"}),
+        ("read", {"path": "./g"}),
+    ]
+    async with fleet(tmp_path, {"crab": free, "strict": strict}) as daemon, daemon.client() as c:
+        outputs = await run_all_ways(daemon, c, "strict", work, tmp_path, **whom)
+        assert {text.split(":")[0] for text in outputs} == {"permission denied"}, outputs
+        assert not (tmp_path / "ran").exists()
+        assert (tmp_path / "f").read_text() == "old"
+
+
+@pytest.mark.req("trust.delegates.rules")
+@TO_OTHERS
+async def test_what_the_caller_must_ask_about_its_delegates_must_too(
+    tmp_path: Path, whom: dict[str, str]
+) -> None:
+    agents = {
+        "crab": f'{PROMPT}[permissions]\nallow = ["bash"]\n',
+        "careful": f'{PROMPT}approve = ["bash"]\n',
+    }
+    work: ToolCalls = [("bash", {"command": "touch ran"})]
+    async with (
+        fleet(tmp_path, agents) as daemon,
+        daemon.client() as client,
+        following(daemon, all_kinds=True) as follower,
+    ):
+        for number, step in enumerate(all_ways(work, **whom), start=1):
+            script = calling(step)
+            running = asyncio.ensure_future(
+                told(client.stream("careful", script, cwd=str(tmp_path)))
+            )
+
+            def asked() -> list[wire.AgentEventMsg]:
+                return [event for event in follower.events if event.kind == wire.ASK_USER]
+
+            await becomes(lambda: len(asked()) == number)  # noqa: B023 - awaited here
+            event = asked()[-1]
+            assert "touch ran" in event.ask.questions[0].question
+            assert event.parent.run_id, "a delegate asks"
+            reply = {"sender": event.sender, "ask_id": event.ask.ask_id}
+            await within(client.reply_to_ask(event.agent, "Deny", **reply))
+            await within(running)
+            await becomes(lambda: daemon.daemon.runtime.running == 0)
+        assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.req("trust.delegates.strangers")
+async def test_a_stranger_starts_workers_only_and_they_have_its_rights(tmp_path: Path) -> None:
+    agents = {"crab": PROMPT, "other": PROMPT}
+    (tmp_path / "secret").write_text("outside-word")
+    work: ToolCalls = [
+        ("bash", {"command": "id"}),
+        ("read", {"path": str(tmp_path / "secret")}),
+        ("read", {"path": "../../config.toml"}),
+    ]
+    async with fleet(tmp_path, agents) as daemon, daemon.client() as client:
+        (result,) = await called(client, "crab", delegate(task(work, agent="other")), sender="tg:6")
+        assert result.output.startswith("permission denied: the sender 'tg:6'")
+        for options in ({}, {"agent": "crab"}, {"system_prompt": "s"}, {"agent": "worker"}):
+            for step in all_ways(work, **options):
+                await called(client, "crab", step, sender="tg:6")
+        outputs = await tool_outputs(daemon)
+        # Below a worker, the agent it came from is another one: two of five ways are open.
+        assert len(outputs) == (3 * 5 + 2) * 3
+        assert {text.split(":")[0] for text in outputs} == {"permission denied"}
+
+
+# ── The sandbox ─────────────────────────────────────────────────────────────────────────────────
+
+
+def has_sandbox() -> bool:
+    if (bwrap := shutil.which("bwrap")) is None:
+        return False
+    argv = [bwrap, "--ro-bind", "/", "/", "--unshare-net", "--unshare-pid", "--proc", "/proc"]
+    return not subprocess.run([*argv, "true"], capture_output=True, check=False).returncode
+
+
+needs_bwrap = pytest.mark.skipif(not has_sandbox(), reason="bwrap cannot be used here")
+BOXED = {"crab": PROMPT, "boxed": f'{PROMPT}[hooks.bash]\nsandbox = "bwrap"\n'}
+
+
+@pytest.fixture
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("outside")
+    (place / "f").write_text("old")
+    return place
+
+
+@needs_bwrap
+@pytest.mark.req("trust.delegates.sandbox")
+@TO_OTHERS
+async def test_the_sandbox_holds_for_delegates(
+    tmp_path: Path, outside: Path, whom: dict[str, str]
+) -> None:
+    place = tmp_path / "place"
+    (place / "sub").mkdir(parents=True)
+    change = {"path": str(outside / "f"), "old_string": "old", "new_string": "new"}
+    work: ToolCalls = [
+        ("bash", {"command": f"touch kept; touch {outside}/x || echo refused"}),
+        ("read", {"path": change["path"]}),
+        ("edit", change),
+    ]
+    async with fleet(tmp_path, BOXED) as daemon, daemon.client() as client:
+        for cwd in ({}, {"cwd": "sub"}):
+            await run_all_ways_again(daemon, client, work, place, whom | cwd)
+        outputs = await tool_outputs(daemon)
+        assert sum("refused" in text for text in outputs) == 10
+        assert sum(text.startswith("permission denied: ") for text in outputs) == 10
+        assert [path.name for path in outside.iterdir()] == ["f"]
+        assert (outside / "f").read_text() == "old"
+        assert (place / "sub" / "kept").exists()
+
+
+async def run_all_ways_again(
+    daemon: Served, client: Client, work: ToolCalls, cwd: Path, options: dict[str, str]
+) -> None:
+    for step in all_ways(work, **options):
+        await within(told(client.stream("boxed", calling(step), cwd=str(cwd))))
+        await becomes(lambda: daemon.daemon.runtime.running == 0)
+
+
+@needs_bwrap
+@pytest.mark.req("trust.delegates.cwd")
+@TO_OTHERS
+async def test_a_delegate_works_inside_its_callers_directory(
+    tmp_path: Path, outside: Path, whom: dict[str, str]
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "link").symlink_to(outside)
+    escape: ToolCalls = [("bash", {"command": "touch x"})]
+    async with fleet(tmp_path, BOXED) as daemon, daemon.client() as client:
+        for cwd in (str(outside), "/", "..", "link", f"../../{outside.name}", "link/../.."):
+            step = delegate(task(escape, cwd=cwd, **whom))
+            (result,) = await called(client, "boxed", step, cwd=str(place))
+            assert result.output.startswith("permission denied: cwd"), (cwd, result.output)
+        assert await tool_outputs(daemon) == []
+        assert not (outside / "x").exists()
+
+
+@needs_bwrap
+@pytest.mark.req("trust.delegates.cwd")
+@TO_OTHERS
+async def test_a_directory_swapped_for_a_link_under_a_delegate_leads_nowhere(
+    tmp_path: Path, outside: Path, whom: dict[str, str]
+) -> None:
+    """The caller may write its directory, so it can put a link where its delegate works."""
+    place = tmp_path / "place"
+    (place / "sub").mkdir(parents=True)
+    change = {"path": "f", "old_string": "old", "new_string": "new"}
+    escape = [
+        [("bash", {"command": "touch x; touch sub/x; echo >> f"}), ("read", {"path": "f"})],
+        [("edit", change), ("edit", {**change, "path": str(outside / "f")})],
+    ]
+    swap = ("bash", {"command": f"rmdir sub && ln -s {outside} sub"})
+    async with fleet(tmp_path, BOXED) as daemon, daemon.client() as client:
+        waiting = {"message": "!wait\n" + calling(*escape), "cwd": "sub", **whom}
+        stream = client.stream("boxed", calling([*delegate(waiting), swap]), cwd=str(place))
+        assert '"exit_code":0' in (await until(stream, wire.ToolResultEvent)).output
+        await daemon.model.until_waiting()
+        daemon.model.release()
+        await told(stream)
+        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        assert (place / "sub").is_symlink()
+        assert [path.name for path in outside.iterdir()] == ["f"]
+        assert (outside / "f").read_text() == "old"
+
+
+# ── Trees of runs ───────────────────────────────────────────────────────────────────────────────
+
+
+def bomb(depth: int, width: int, *, background: bool = False, leaf: str = "!say boom") -> str:
+    """The script of a run that delegates to `width` runs, and each of those, `depth` deep."""
+    script = leaf
+    for _ in range(depth):
+        script = calling(delegate(*[{"message": script}] * width, background=background))
+    return script
+
+
+@pytest.mark.clock
+@pytest.mark.req("trust.tree.runs")
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_delegation_bomb_stops_at_its_bound_and_others_are_answered(
+    tmp_path: Path, background: bool
+) -> None:
+    async with fleet(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
+        script = bomb(3, 16, background=background)
+        running = asyncio.ensure_future(told(client.stream("crab", script)))
+        taken: list[float] = []
+        async with daemon.client() as other:
+            while not running.done() or daemon.daemon.runtime.running:
+                before = time.monotonic()
+                await within(other.ping())
+                taken.append(time.monotonic() - before)
+                await asyncio.sleep(0.001)
+        await running
+        assert daemon.model.asked <= 3 * 64
+        sentence = "this turn and the tasks it delegated started 64 runs, the most one turn may"
+        assert sentence in json.dumps(daemon.model.requests)
+        assert "raise tree_runs in [limits] of config.toml" in json.dumps(daemon.model.requests)
+        taken.sort()
+        assert taken[int(len(taken) * 0.99)] < 0.05, taken[-5:]
+
+
+@pytest.mark.req("trust.tree.kill")
+async def test_after_a_kill_no_descendant_asks_a_model_again(tmp_path: Path) -> None:
+    async with fleet(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
+        busy = "\n!then\n".join(['!chunks 5 100\n!tool set_title {"title": "t"}'] * 10)
+        script = bomb(2, 4, background=True, leaf=busy)
+        await within(told(client.stream("crab", script)))  # the caller is done, its tasks go on
+        running = asyncio.ensure_future(told(client.stream("crab", bomb(2, 4, leaf=busy))))
+        await becomes(lambda: daemon.daemon.runtime.running >= 20)
+        assert await client.kill("crab")
+        await within(running)
+        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        await asyncio.sleep(0.05)  # requests that were on their way have arrived
+        asked = daemon.model.asked
+        assert asked < 100
+        await asyncio.sleep(0.3)  # time enough for hundreds of requests
+        assert daemon.model.asked == asked
+        assert not daemon.model.statistics()["answering"]
+
+
+@pytest.mark.req("trust.tree.kill")
+async def test_a_kill_ends_what_goes_on_in_the_background(tmp_path: Path) -> None:
+    """The turn that started it is over, and no other runs."""
+    async with fleet(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
+        await within(client.send("crab", bomb(2, 3, background=True, leaf="!wait\n!say late")))
+        await daemon.model.until_waiting(9)
+        assert await client.kill("crab")
+        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        await daemon.model.until_hung_up(9)
+        assert daemon.model.asked == daemon.model.statistics()["asked"]
+
+
+@pytest.mark.req("trust.tree.calls")
+async def test_a_tree_makes_a_bounded_number_of_model_calls(tmp_path: Path) -> None:
+    limits = Limits(tree_model_calls=7)
+    async with (
+        fleet(tmp_path, {"crab": PROMPT}, limits=limits) as daemon,
+        daemon.client() as client,
+    ):
+        events = await told(client.stream("crab", bomb(2, 4)))
+        assert daemon.model.asked == 7
+        error = ending(events).error
+        assert error.startswith("this turn and the tasks it delegated made 7 model calls")
+        assert "tree_model_calls in [limits]" in error
+        # The next turn begins at nothing.
+        assert not ending(await told(client.stream("crab", "!say again"))).error
+
+
+@pytest.mark.req("trust.tree.tokens")
+async def test_a_tree_uses_a_bounded_number_of_tokens(tmp_path: Path) -> None:
+    limits = Limits(tree_tokens=1000)
+    async with (
+        fleet(tmp_path, {"crab": PROMPT}, limits=limits) as daemon,
+        daemon.client() as client,
+    ):
+        script = bomb(1, 4, leaf="!usage 200 100\n!say used")
+        events = await told(client.stream("crab", script))
+        error = ending(events).error
+        assert error.startswith("this turn and the tasks it delegated used 12")
+        assert "tree_tokens in [limits]" in error
+        assert not ending(await told(client.stream("crab", "!say again"))).error
