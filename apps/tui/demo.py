@@ -135,7 +135,7 @@ def prepared(home: Path, actor: Actor) -> Path:
 async def scenes(terminal: Terminal, actor: Actor, folder: Path) -> None:
     await terminal.until_view("demo-model")
     await say(terminal, "Why does the tide table stop at noon?")
-    await terminal.until_view("▸ ○ Yes")
+    await terminal.until_view("▸ ○ Allow")
     terminal.type(ENTER)
     await terminal.until("Both evening tides")
     await terminal.until_view("ready")

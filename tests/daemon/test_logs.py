@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk.component.masking import MASK, mask
 from crabtalk.daemon.log_sinks import FILE_SIZE, Stream
 from crabtalk.daemon.logs import SHOWN, WAITING, fields, start_logs
+from crabtalk.masking import MASK, mask
 
 log = logging.getLogger("crabtalk.runtime")
 Form = Literal["text", "json"]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from crabtalk.component.masking import MASK
+from crabtalk.masking import MASK
 from crabtalk.model.errors import ApiError, ErrorKind
 from crabtalk.model.messages import Chunk
 from crabtalk.model.redaction import PIECE, Redactor, find_url_secrets

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from crabtalk.late import late
 
 if TYPE_CHECKING:
-    from .environment import child_environment, hide_environment
     from .errors import ComponentError, UnitError
     from .journal import Journal
     from .log import start_log
@@ -36,8 +35,6 @@ __all__ = [
     "Status",
     "Unit",
     "UnitError",
-    "child_environment",
-    "hide_environment",
     "last_lines",
     "manager_here",
     "port_files",
@@ -52,7 +49,6 @@ __all__ = [
 __getattr__ = late(
     __name__,
     {
-        "environment": ("child_environment", "hide_environment"),
         "errors": ("ComponentError", "UnitError"),
         "journal": ("Journal",),
         "log": ("start_log",),

@@ -65,7 +65,7 @@ class FeedLimits:
 class Subscriber:
     """One reader's queue."""
 
-    __slots__ = ("_agent", "_bound", "_missed", "_queue", "sender", "_waiting", "all_kinds")
+    __slots__ = ("_agent", "_bound", "_missed", "_queue", "_waiting", "all_kinds", "sender")
 
     def __init__(self, agent: str, sender: str, bound: int, *, all_kinds: bool = False) -> None:
         self._agent = agent

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from crabtalk.component.environment import hide_environment
 from crabtalk.component.log import is_stderr
+from crabtalk.environment import hide_environment
 
 from .config import Config, ignored, load_config
 from .daemon import Daemon

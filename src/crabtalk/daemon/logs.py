@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Literal, TextIO, TypeAlias
 
 from crabtalk.component.log import CONTROLS, JSON_CONTROLS
-from crabtalk.component.masking import MASK, SHORTEST_SECRET, is_secret, mask
+from crabtalk.masking import MASK, SHORTEST_SECRET, is_secret, mask
 
 from .log_sinks import FILE, LogFile, Stream
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from crabtalk.component.environment import child_environment
+from crabtalk.environment import child_environment
 from crabtalk.policy import sandbox_above
 from crabtalk.policy.environment import changes_what_runs, is_variable_name
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput

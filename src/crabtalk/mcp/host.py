@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from crabtalk.component.environment import hide_environment
+from crabtalk.environment import hide_environment
 
 from .messages import (
     Call,

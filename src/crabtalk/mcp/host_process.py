@@ -17,7 +17,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from crabtalk.component.environment import NETWORK, child_environment
+from crabtalk.environment import NETWORK, child_environment
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from crabtalk.component.environment import INTERPRETER, NETWORK, child_environment
+from crabtalk.environment import INTERPRETER, NETWORK, child_environment
 
 from .messages import FrameError, FromHost, Open, Spawned, ToHost, encode, receive
 

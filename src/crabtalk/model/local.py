@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.component.environment import child_environment
+from crabtalk.environment import child_environment
 
 from .download import COMMAND
 from .errors import ApiError, ErrorKind

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from crabtalk.component.masking import MASK, SHORTEST_SECRET, mask
+from crabtalk.masking import MASK, SHORTEST_SECRET, mask
 
 from .errors import ApiError
 from .messages import Chunk

@@ -280,7 +280,7 @@ async def test_a_model_that_is_found_on_the_first_start_is_in_the_greeting(tmp_p
             await terminal.until_view("ready")
             greeting = " ".join(" ".join(terminal.lines).split())
             assert "crab answers with scripted: it is the first that was found" in greeting
-            await terminal.until_view("crab · scripted")
+            await terminal.until_view("crab · ask mode · scripted")
 
 
 @pytest.mark.req("chat.greeting")
@@ -290,4 +290,4 @@ async def test_where_no_model_is_found_neither_greeting_nor_status_has_one(tmp_p
     async with starting(home) as terminal:
         await terminal.until_view("ready")
         assert "No model is set up yet, so nobody can answer." in terminal.text
-        assert "crab · ready" in terminal.view
+        assert "crab · auto mode · ready" in terminal.view

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import click
 
 from crabtalk.component.command import table, visible
-from crabtalk.component.masking import MASK
 from crabtalk.daemon.config import DATABASES, FILES, StorageSettings
 from crabtalk.daemon.home import Home
+from crabtalk.masking import MASK
 from crabtalk.storage import FileStorage
 
 from .home import HomeSide

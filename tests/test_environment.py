@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from crabtalk.component import child_environment
-from crabtalk.component.environment import NETWORK
+from crabtalk.environment import NETWORK, child_environment
 
 FULL = {
     "PATH": "/bin",
@@ -43,7 +42,7 @@ def test_named_variables_are_passed_where_they_are_set_and_added_ones_win() -> N
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows environments in files")
 def test_a_process_that_hides_its_environment_is_no_longer_dumpable() -> None:
     script = (
-        "from crabtalk.component import hide_environment; import _ctypes; print(hide_environment(),"
+        "from crabtalk.environment import hide_environment; import _ctypes; print(hide_environment(),"
         " _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), 'prctl'), (3, 0, 0, 0, 0)))"
     )
     said = subprocess.run(
