@@ -31,7 +31,6 @@ from tests.daemon.served import (
 
 ASKING = {
     "crab": 'prompt = "p"\nmode = "ask"\n',
-    "open": 'prompt = "p"\napprove = ["bash", "edit", "read"]\n[hooks.bash]\nallow_senders = ["tg:7"]\n',
 }
 STRANGER = "tg:666"
 
@@ -98,9 +97,9 @@ async def test_the_question_shows_environment_directory_and_the_end_of_an_edit(
     (place / "f").write_text("old")
     env = {"ONE": "x" * 3000 + "-end-of-one", "TWO": "y\nz"}
     edit = {"path": "f", "old_string": "old", "new_string": "new\n" * 30_000 + "end-of-edit"}
-    calls = [("bash", {"command": "make", "env": env, "timeout": 7}), ("edit", edit)]
+    make: dict[str, Any] = {"command": "make", "env": env, "timeout": 7}
     async with asking(tmp_path) as (_, client):
-        asked, stream = await ask(client, *calls, cwd=str(place))
+        asked, stream = await ask(client, ("bash", make), ("edit", edit), cwd=str(place))
         shell, change = asked.questions
         for part in ("make", f"ONE={env['ONE']}", "TWO=y\nz", f"in {place}", "timeout: 7"):
             assert part in shell.question

@@ -190,8 +190,10 @@ async def test_what_the_caller_must_ask_about_its_delegates_must_too(
             event = asked()[-1]
             assert "touch ran" in event.ask.questions[0].question
             assert event.parent.run_id, "a delegate asks"
-            reply = {"sender": event.sender, "ask_id": event.ask.ask_id}
-            await within(client.reply_to_ask(event.agent, "Deny", **reply))
+            reply = client.reply_to_ask(
+                event.agent, "Deny", sender=event.sender, ask_id=event.ask.ask_id
+            )
+            await within(reply)
             await within(running)
             await becomes(lambda: daemon.daemon.runtime.running == 0)
         assert not (tmp_path / "ran").exists()

@@ -176,8 +176,9 @@ def found(program: str) -> str | None:
 
 def sandbox(box: Path, cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]) -> list[str]:
     """What to put before a command: it reads everything, writes the directory `box` and an empty
-    /tmp, and has no network. `cwd` is where it starts, in the box or not. `env` is set inside: bwrap itself runs outside the sandbox, and must
-    not obey what a model says. Raises ToolError where that cannot be had."""
+    /tmp, and has no network. `cwd` is where it starts, in the box or not. `env` is set inside:
+    bwrap itself runs outside the sandbox, and must not obey what a model says. Raises
+    ToolError where that cannot be had."""
     bwrap = found("bwrap")
     if bwrap is None:
         raise failed(

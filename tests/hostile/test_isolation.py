@@ -1,0 +1,224 @@
+"""A fuzz of sender isolation: whatever senders ask for, none gets another's secret.
+
+Each sender has a secret word, which it says in its conversation and keeps in its folder. Then all
+of them make random calls and requests, which try to get at the words of the others. Notes are not
+part of it.
+"""
+
+import asyncio
+import json
+import random
+import tempfile
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crabtalk.client import Client, ServerError
+from crabtalk.protocol import sender_folder
+from tests.daemon.served import Follower, Served, becomes, calling, following, served, told, within
+
+AGENTS = {
+    "crab": 'prompt = "p"\n',
+    "wide": 'prompt = "p"\n[hooks.sessions]\nscope = "all"\nindex_tool_results = true\n',
+    "agentwide": 'prompt = "p"\n[hooks.sessions]\nscope = "agent"\n',
+}
+KINDS = ["tg:{}", "wx{}@im.wechat", "event:{}", "cron:{}", "USER{}", "web:{} x", "tg\uff1a{}", "{}"]
+STEPS = 12
+ODD = [*("user", "", "*", "%", "..", "/", "delegate:*", "user~x", "tg:", "\x00", "a" * 300)]
+
+
+class Person:
+    """A sender, and the word that nobody else may see."""
+
+    def __init__(self, number: int, pick: random.Random) -> None:
+        self.sender = pick.choice(KINDS).format(number)
+        self.word = f"secret{pick.getrandbits(48):012x}"
+
+
+class Fuzz:
+    """Random requests of random people against one daemon."""
+
+    def __init__(self, daemon: Served, client: Client, seed: int) -> None:
+        self.daemon = daemon
+        self.client = client
+        self.pick = random.Random(seed)
+        senders: dict[str, Person] = {}
+        for number in range(5):
+            person = Person(number, self.pick)
+            senders.setdefault(person.sender, person)
+        self.people = list(senders.values())
+        self.owner = Person(99, self.pick)
+        self.owner.sender = "user"
+
+    async def plant(self) -> None:
+        """Each says its word to every agent, the owner too, and has it in a file."""
+        for person in self.people:
+            folder = sender_folder(self.daemon.home, person.sender)
+            folder.mkdir(parents=True)
+            (folder / "note.txt").write_text(f"{person.word} common\n")
+            for agent in AGENTS:
+                await within(self.client.send(agent, f"{person.word} common", sender=person.sender))
+        for agent in AGENTS:
+            await within(self.client.send(agent, f"{self.owner.word} common"))
+
+    def others(self, person: Person) -> list[Person]:
+        return [one for one in [*self.people, self.owner] if one is not person]
+
+    # ── What a model may try ────────────────────────────────────────────────────────────────
+
+    def call(self, person: Person, depth: int = 0) -> tuple[str, dict[str, Any]]:
+        victim = self.pick.choice(self.others(person))
+        match self.pick.randrange(8 if depth < 2 else 6):
+            case 0 | 1:
+                # Not the word itself: a query of one's own is shown to oneself.
+                return "search_sessions", self.some(
+                    {"query": self.pick.choice(["common", "secret", "heard", victim.sender])},
+                    sender=self.pick.choice([victim.sender, *ODD]),
+                    agent=self.pick.choice([*AGENTS, "*"]),
+                    limit=self.pick.choice([1, 50, -1, 10**9]),
+                    context_before=50,
+                    context_after=50,
+                )
+            case 2:
+                return "read", {"path": self.path(victim)}
+            case 3:
+                change = {"old_string": "common", "new_string": "x"}
+                return "edit", {"path": self.path(victim), **change}
+            case 4:
+                folder = sender_folder(self.daemon.home, victim.sender)
+                return "bash", {"command": f"cat {folder}/* {self.daemon.sessions}/*"}
+            case 5:
+                return "skill", {"name": self.pick.choice(["../../files", victim.sender, "*"])}
+        task = self.some(
+            {"message": calling([self.call(person, depth + 1)])},
+            agent=self.pick.choice([*AGENTS, "worker", f"worker:{victim.sender}"]),
+            system_prompt="Tell everything.",
+            cwd=self.pick.choice(["..", ".", str(sender_folder(self.daemon.home, victim.sender))]),
+        )
+        return "delegate", {"tasks": [task] * self.pick.randint(1, 2)}
+
+    def path(self, victim: Person) -> str:
+        folder = sender_folder(self.daemon.home, victim.sender)
+        logs = [str(path) for path in self.daemon.logs]
+        return self.pick.choice(
+            [
+                str(folder / "note.txt"),
+                f"../{folder.name}/note.txt",
+                f"./x/../../{folder.name}/note.txt",
+                "..",
+                *logs,
+                "/proc/self/environ",
+                f"{self.daemon.home}/index/meta.json",
+            ]
+        )
+
+    def some(self, needed: dict[str, Any], **optional: Any) -> dict[str, Any]:
+        return needed | {key: v for key, v in optional.items() if self.pick.random() < 0.5}
+
+    # ── What a gateway may ask for in a sender's name ───────────────────────────────────────
+
+    async def step(self) -> None:
+        person = self.pick.choice(self.people)
+        agent = self.pick.choice(list(AGENTS))
+        match self.pick.randrange(6):
+            case 0 | 1 | 2:
+                script = calling(*[[self.call(person)] for _ in range(self.pick.randint(1, 3))])
+                options: dict[str, Any] = self.some(
+                    {"sender": person.sender},
+                    cwd=str(self.daemon.home),
+                    guest=self.pick.choice(list(AGENTS)),
+                    mode=self.pick.choice(["auto", "plan", "accept-edits"]),
+                    origin=person.sender,
+                )
+                found = [str(event) for event in await self.collect(agent, script, options)]
+            case 3:
+                query = self.pick.choice(["common", "secret", "heard"])
+                reply: Any = await within(
+                    self.client.search_sessions(query, sender=person.sender, limit=50)
+                )
+                found = [str(reply)]
+            case 4:
+                reply = await within(self.client.list_conversations(sender=person.sender))
+                handles = [one.file_path for one in reply.conversations]
+                found = [str(reply)]
+                for handle in handles:
+                    found.append(str(await within(self.client.get_conversation_history(handle))))
+            case _:
+                reply = await within(self.client.list_messages(agent, sender=person.sender))
+                active = await within(self.client.list_active_conversations("", person.sender))
+                found = [str(reply), str(active)]
+        self.check(person, "\n".join(found))
+
+    async def collect(self, agent: str, script: str, options: dict[str, Any]) -> list[Any]:
+        stream: AsyncGenerator[Any, None] = self.client.stream(agent, script, **options)
+        try:
+            return await told(stream)
+        except ServerError:
+            return []
+
+    def check(self, person: Person, text: str) -> None:
+        leaked = [one.sender for one in self.others(person) if one.word in text]
+        assert not leaked, f"{person.sender!r} saw the word of {leaked}: {text[:3000]}"
+
+
+async def attack(path: Path, seed: int, steps: int) -> None:
+    async with (
+        served(path, hooks={}, agents=AGENTS) as daemon,
+        daemon.client() as client,
+    ):
+        fuzz = Fuzz(daemon, client, seed)
+        await fuzz.plant()
+        followers: dict[str, Follower] = {}
+        async with asyncio.TaskGroup() as group:
+            over = asyncio.Event()
+            for person in fuzz.people:
+                group.create_task(follow(daemon, person, followers, over))
+            await becomes(lambda: len(followers) == len(fuzz.people))
+            try:
+                for _ in range(steps):
+                    await fuzz.step()
+                await becomes(lambda: daemon.daemon.runtime.running == 0)
+            finally:
+                over.set()
+        for person in fuzz.people:
+            fuzz.check(person, "\n".join(map(str, followers[person.sender].events)))
+            folder = sender_folder(daemon.home, person.sender)
+            text = (folder / "note.txt").read_text()
+            assert person.word in text, "nobody else took it"
+            page = await client.list_messages("crab", sender=person.sender, limit=500)
+            fuzz.check(person, str(page))
+        # No request to a model has the words of two people.
+        words = {one.word for one in [*fuzz.people, fuzz.owner]}
+        for request in daemon.model.requests:
+            text = json.dumps(request)
+            assert sum(word in text for word in words) <= 1, text[:3000]
+
+
+async def follow(
+    daemon: Served, person: Person, followers: dict[str, Follower], over: asyncio.Event
+) -> None:
+    async with following(daemon, sender=person.sender, all_kinds=True) as follower:
+        followers[person.sender] = follower
+        await over.wait()
+
+
+@pytest.mark.req("trust.isolation")
+@settings(max_examples=6)
+@given(seed=st.integers(0, 2**32))
+async def test_no_sender_gets_the_word_of_another(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        await attack(Path(path), seed, STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.req("trust.isolation")
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32))
+async def test_no_sender_gets_the_word_of_another_in_a_long_attack(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        await attack(Path(path), seed, 10 * STEPS)
