@@ -43,7 +43,8 @@ def test_named_variables_are_passed_where_they_are_set_and_added_ones_win() -> N
 def test_a_process_that_hides_its_environment_is_no_longer_dumpable() -> None:
     script = (
         "from crabtalk.environment import hide_environment; import _ctypes; "
-        "print(hide_environment(), _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), 'prctl'), (3, 0, 0, 0, 0)))"
+        "prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), 'prctl'); "
+        "print(hide_environment(), _ctypes.call_function(prctl, (3, 0, 0, 0, 0)))"
     )
     said = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ
