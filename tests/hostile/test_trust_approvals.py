@@ -5,17 +5,21 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from crabtalk.client import Client
 from crabtalk.client.events import Event
+from crabtalk.policy import Request, parse_rule
+from crabtalk.policy.rules import find_cover, find_match
 from crabtalk.protocol import sender_folder, wire
+from crabtalk.runtime import Access, Run, ToolDispatch
 from tests.daemon.served import (
     Follower,
     Served,
     ToolCalls,
+    Tools,
     becomes,
     called,
     calling,
@@ -234,6 +238,91 @@ async def test_one_yes_is_one_call_though_the_step_makes_it_twice(tmp_path: Path
         results = await answer(client, stream, "Allow")
         assert sorted(result.is_error for result in results) == [False, True]
         assert (tmp_path / "bill").read_text() == "paid\n"
+
+
+@pytest.mark.req("trust.approvals.always")
+async def test_always_for_a_file_with_a_pattern_in_its_name_is_not_offered(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, client):
+        for name in ("**", "*", "a?b"):
+            change = {"path": name, "old_string": "a", "new_string": "b"}
+            asked, stream = await ask(client, ("edit", change), cwd=str(tmp_path))
+            assert asked.questions[0].approval.always == ""
+            await answer(client, stream, "Always")
+        asked, stream = await ask(client, ("edit", {**change, "path": "other"}), cwd=str(tmp_path))
+        await answer(client, stream, "Deny")
+
+
+HUGE = "1" * 5000  # more digits than one of the parsers takes
+
+
+@pytest.mark.req("trust.arguments")
+async def test_arguments_that_parsers_read_differently_are_not_carried_out(tmp_path: Path) -> None:
+    hidden = f'{{"command": "ls", "env": {{"A": "b"}}, "x": {HUGE}}}'
+    deep = f'{{"command": "touch ran", "x": {"[" * 50_000}{"]" * 50_000}}}'
+    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        for mode in ("plan", "ask", "auto"):
+            (result,) = await called(client, "crab", [("bash", hidden)], mode=mode)
+            assert result.output.startswith("permission denied: its arguments"), result.output
+        # What no parser takes fails, and the turn goes on.
+        (result,) = await called(client, "crab", [("bash", deep)], cwd=str(tmp_path))
+        assert result.output.startswith("invalid arguments:"), result.output
+        assert not (tmp_path / "ran").exists()
+
+
+URLS = [
+    "http://internal.example.com/x",
+    "http://INTERNAL.example.com./x",
+    "http://internal%2eexample.com/x",
+    "http://internal\uff0eexample.com/x",
+    "http://internal\u3002example.com/x",
+    "http://\u24d8nternal.example.com/x",
+    "http://other.example.org\\@internal.example.com/x",
+    "internal.example.com/x",
+    "http://user:pass@db.internal.example.com:80/x",
+]
+
+
+@pytest.mark.req("trust.fetch_rules")
+async def test_a_denied_domain_is_denied_however_it_is_written(tmp_path: Path) -> None:
+    fetched: list[str] = []
+
+    async def fetch(call: ToolDispatch) -> str:
+        fetched.append(call.arguments)
+        return "fetched"
+
+    rules = 'deny = ["fetch(internal.example.com)"]\nallow = ["fetch(example.net)"]'
+    agents = {"crab": f'prompt = "p"\nmode = "plan"\n[permissions]\n{rules}\n'}
+    hooks = {"web": Tools(fetch=fetch)}
+    async with served(tmp_path, hooks=hooks, agents=agents) as daemon, daemon.client() as client:
+        for url in URLS:
+            (result,) = await called(client, "crab", [("fetch", {"url": url})], mode="auto")
+            assert result.output.startswith("permission denied:"), (url, result.output)
+        (result,) = await called(client, "crab", [("fetch", {"uri": URLS[0]})], mode="auto")
+        assert result.output.startswith("permission denied:"), result.output
+        assert fetched == []
+        # What cannot be told is not allowed by a rule either.
+        for url in ("http://example.net%2f.evil.org/", "http://evil.org"):
+            (result,) = await called(client, "crab", [("fetch", {"url": url})])
+            assert result.output.startswith("permission denied:"), (url, result.output)
+        for url in ("http://example.net/x", "https://www.Example.NET./"):
+            (result,) = await called(client, "crab", [("fetch", {"url": url})])
+            assert result.output == "fetched"
+
+
+@pytest.mark.req("trust.fetch_rules")
+@pytest.mark.parametrize("is_text", [False, True])
+def test_a_denied_domain_is_denied_by_way_of_the_tool_mcp_too(is_text: bool) -> None:
+    """Whose own arguments may name another one."""
+    inner: Any = {"url": URLS[0]}
+    given = {
+        "name": "web__fetch",
+        "url": "http://example.net/",
+        "args": json.dumps(inner) if is_text else inner,
+    }
+    call = ToolDispatch("mcp", json.dumps(given), "c", "crab", "user", cast("Run", None), Path("/"))
+    request = Request(call, ("fetch", "web__fetch"), Access("mcp", "web__fetch"))
+    assert find_match([parse_rule("fetch(internal.example.com)")], request) is not None
+    assert find_cover([parse_rule("fetch(example.net)")], request) is None
 
 
 # ── Whose answer counts ─────────────────────────────────────────────────────────────────────────

@@ -128,7 +128,7 @@ def meta_of(call: ToolDispatch) -> tuple[str, str]:
     """Name and arguments that a call of `mcp` is about."""
     try:
         given = json.loads(call.arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return "", ""
     if not isinstance(given, dict):
         return "", ""

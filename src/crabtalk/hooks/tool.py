@@ -32,7 +32,7 @@ class Tool(msgspec.Struct):
         """Raises ToolError for what does not fit the schema."""
         try:
             return msgspec.json.decode(arguments or "{}", type=cls)
-        except (msgspec.MsgspecError, UnicodeError) as error:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise ToolError(f"invalid arguments: {error}") from None
 
 

@@ -20,6 +20,7 @@ from .rules import Request
 ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
 # What people type, and what clients of earlier versions send.
 YES = {"allow", "yes", "y", "ok"}
+PATTERN_SIGNS = frozenset("*?[")
 ALWAYS_WORDS = {"always", "always here"}
 
 
@@ -147,9 +148,13 @@ def suggest_rules(request: Request) -> tuple[str, ...]:
             return tuple(f"bash({rule})" for rule in suggest_rule(request.access.target) or ())
         case "edit":
             path = request.path
-            return (f"{call.name}({path})",) if path is not None else ()
+            if path is None or PATTERN_SIGNS & set(str(path)):
+                return ()  # the rule would be about other files too
+            return (f"{call.name}({path})",)
         case "mcp":
-            return (f"mcp({request.names[0]})",) if request.names else ()
+            if not request.names or PATTERN_SIGNS & set(request.names[0]):
+                return ()
+            return (f"mcp({request.names[0]})",)
         case "delegate":
             return ()
     return (request.names[0],) if request.names else ()

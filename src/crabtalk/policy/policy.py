@@ -137,6 +137,10 @@ class Policy:
         remembered: Collection[str],
     ) -> Verdict:
         permissions = Permissions.of(agent)
+        is_understood = request.access.kind != "mcp" and bool(request.access.target)
+        if is_understood and not request.is_readable:
+            # The tool understands arguments that we do not: what they say cannot be checked.
+            return Verdict(Decision.DENY, "its arguments cannot be checked; write plain JSON")
         if (denial := find_denied_command(request, agent)) is not None:
             return Verdict(Decision.DENY, denial)
         if (rule := find_match(permissions.deny, request)) is not None:

@@ -7,6 +7,7 @@ path, an MCP tool, a domain, an agent. A rule without brackets is about every ca
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 RULE = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
 PATH_TOOLS = {"read", "edit", "write", "glob", "grep"}
+UNCLEAR_HOST = re.compile(r"[%\x00-\x1f\x7f]")
 LISTS = ("allow", "ask", "deny", "strangers")
 
 
@@ -102,11 +104,17 @@ class Request:
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        try:
-            found = json.loads(self.call.arguments or "{}")
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+        return self._parsed or {}
+
+    @property
+    def is_readable(self) -> bool:
+        """False where the arguments are no JSON object to us. A tool may read them differently, so
+        nothing can be said about such a call."""
+        return self._parsed is not None
+
+    @cached_property
+    def _parsed(self) -> dict[str, Any] | None:
+        return parse_object(self.call.arguments or "{}")
 
     @cached_property
     def path(self) -> Path | None:
@@ -129,13 +137,34 @@ class Request:
         except UnreadableCommandError:
             return None
 
-    @property
-    def host(self) -> str:
-        url = self.arguments.get("url")
-        try:
-            return (urlsplit(url).hostname or "").lower() if isinstance(url, str) else ""
-        except ValueError:
-            return ""
+    @cached_property
+    def host(self) -> str | None:
+        """The domain a call fetches from; None where that cannot be told."""
+        arguments: dict[str, Any] | None = self.arguments
+        if self.access.kind == "mcp" and self.call.name not in self.names:
+            # Called by way of the tool `mcp`, which has the arguments inside its own.
+            given = self.arguments.get("args")
+            arguments = parse_object(given) if isinstance(given, str) else given
+        url = arguments.get("url") if isinstance(arguments, dict) else None
+        return read_host(url) if isinstance(url, str) else None
+
+
+def parse_object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def read_host(url: str) -> str | None:
+    """The host of a URL as resolvers see it; None where programs may disagree about it."""
+    try:
+        host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
+    except ValueError:
+        return None
+    host = unicodedata.normalize("NFKC", host).lower().replace("\u3002", ".").rstrip(".")
+    return None if UNCLEAR_HOST.search(host) or "\\" in url else host
 
 
 def find_match(rules: Sequence[Rule], request: Request) -> Rule | None:
@@ -146,7 +175,12 @@ def find_match(rules: Sequence[Rule], request: Request) -> Rule | None:
 def find_cover(rules: Sequence[Rule], request: Request) -> str | None:
     """The rules that together are about all of the call, as text. For allow: of a command line
     every simple command must be covered."""
-    plain = [rule for rule in rules if not (is_shell(rule, request) and rule.pattern is not None)]
+    plain = [
+        rule
+        for rule in rules
+        if rule.pattern is None
+        or not (is_shell(rule, request) or (rule.tool == "fetch" and request.host is None))
+    ]
     if (found := find_match(plain, request)) is not None:
         return str(found)
     patterns = [rule.pattern for rule in rules if is_shell(rule, request) and rule.pattern]
@@ -202,9 +236,11 @@ def is_fetch(request: Request) -> bool:
     return any(name == "fetch" or name.endswith("__fetch") for name in request.names)
 
 
-def is_domain_match(pattern: str, host: str) -> bool:
-    """A domain is also about those below it."""
-    domain = pattern.strip().lower().removeprefix("*.")
+def is_domain_match(pattern: str, host: str | None) -> bool:
+    """A domain is also about those below it. A host that cannot be told may be any."""
+    domain = pattern.strip().lower().removeprefix("*.").rstrip(".")
+    if host is None:
+        return True
     return bool(host) and (domain == "*" or host == domain or host.endswith(f".{domain}"))
 
 
