@@ -4,7 +4,6 @@ import asyncio
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +27,7 @@ from tests.daemon.served import (
     until,
     within,
 )
+from tests.stalls import stalls
 
 PROMPT = 'prompt = "p"\n'
 
@@ -341,20 +341,20 @@ async def test_a_delegation_bomb_stops_at_its_bound_and_others_are_answered(
     async with fleet(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
         script = bomb(3, 16, background=background)
         running = asyncio.ensure_future(told(client.stream("crab", script)))
-        taken: list[float] = []
-        async with daemon.client() as other:
+        pings = 0
+        # The model and the client are in this process too: what it takes them counts as well.
+        async with daemon.client() as other, stalls() as late:
             while not running.done() or daemon.daemon.runtime.running:
-                before = time.monotonic()
                 await within(other.ping())
-                taken.append(time.monotonic() - before)
+                pings += 1
                 await asyncio.sleep(0.001)
         await running
         assert daemon.model.asked <= 3 * 64
         sentence = "this turn and the tasks it delegated started 64 runs, the most one turn may"
         assert sentence in json.dumps(daemon.model.requests)
         assert "raise tree_runs in [limits] of config.toml" in json.dumps(daemon.model.requests)
-        taken.sort()
-        assert taken[int(len(taken) * 0.99)] < 0.05, taken[-5:]
+        assert pings > 10
+        assert sorted(late)[int(len(late) * 0.99)] < 0.05, sorted(late)[-5:]
 
 
 @pytest.mark.req("trust.tree.kill")
