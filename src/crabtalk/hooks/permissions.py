@@ -106,7 +106,9 @@ class PermissionGate:
                 "it needs an approval, and nobody is there to give one; use `--mode auto`, or "
                 "allow it in [permissions] of the agent's file"
             )
-        if (not root.attended or self.is_for_owner(run, agent)) and not self._is_watched(run):
+        # Whoever started the first run sees its questions, and not those of its delegates.
+        is_seen = root.attended and run is root and not self.is_for_owner(run, agent)
+        if not is_seen and not self._is_watched(run):
             return (
                 "it needs the owner's approval, and no client is connected that could give it; "
                 "open a chat, or allow it in [permissions] of the agent's file"
