@@ -199,6 +199,22 @@ async def test_what_the_caller_must_ask_about_its_delegates_must_too(
         assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.req("trust.approvals.unwatched")
+@TO_OTHERS
+async def test_a_delegates_call_is_refused_at_once_where_nobody_sees_its_question(
+    tmp_path: Path, whom: dict[str, str]
+) -> None:
+    """Its caller's stream does not show it."""
+    agents = {"crab": PROMPT, "careful": f'{PROMPT}approve = ["bash"]\n'}
+    work: ToolCalls = [("bash", {"command": "touch ran"})]
+    async with fleet(tmp_path, agents) as daemon, daemon.client() as client:
+        outputs = await run_all_ways(daemon, client, "careful", work, tmp_path, **whom)
+        assert {text.split(",")[0] for text in outputs} == {
+            "permission denied: it needs the owner's approval"
+        }
+        assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.req("trust.delegates.strangers")
 async def test_a_stranger_starts_workers_only_and_they_have_its_rights(tmp_path: Path) -> None:
     agents = {"crab": PROMPT, "other": PROMPT}

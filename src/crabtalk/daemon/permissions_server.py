@@ -1,12 +1,17 @@
 """PermissionsServer: the requests about what agents may do: modes and explanations."""
 
-from crabtalk.policy import Explanation, Mode, explain, parse_mode
+from typing import TYPE_CHECKING
+
+from crabtalk.policy import Mode, parse_mode
 from crabtalk.protocol import BadRequestError, Server, wire
 from crabtalk.runtime import DEFAULT_SENDER
 from crabtalk.storage import Pair
 
 from .daemon import Daemon
 from .refusals import answered
+
+if TYPE_CHECKING:
+    from crabtalk.policy import Explanation
 
 
 class PermissionsServer(Server):
@@ -37,6 +42,8 @@ class PermissionsServer(Server):
             meta = await self._daemon.storage.meta(Pair(request.agent, sender))
         own = meta.mode if meta is not None else ""
         mode = read_mode(request.mode or own or agent.mode)
+        from crabtalk.policy import explain  # late: asked for now and then
+
         found = explain(self._daemon.policy, agent, sender, mode, self._daemon.tools_of(agent))
         return permissions_message(request.agent, sender, found)
 
@@ -53,7 +60,7 @@ def read_mode(word: str) -> Mode:
         raise BadRequestError(str(error)) from None
 
 
-def permissions_message(agent: str, sender: str, found: Explanation) -> wire.AgentPermissions:
+def permissions_message(agent: str, sender: str, found: "Explanation") -> wire.AgentPermissions:
     return wire.AgentPermissions(
         agent=agent,
         sender=sender,

@@ -13,7 +13,6 @@ import msgspec
 
 from crabtalk.environment import child_environment
 from crabtalk.policy import sandbox_above
-from crabtalk.policy.environment import changes_what_runs, is_variable_name
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError
 
@@ -55,6 +54,8 @@ class Settings(msgspec.Struct, frozen=True):
                     f"hooks.bash: {entry!r} in deny is not a plain command; write a program and "
                     'words of its arguments, such as "git push"'
                 )
+        if settings.env:
+            from crabtalk.policy.environment import is_variable_name  # late: few agents need it
         for name in settings.env:
             if not is_variable_name(name):
                 raise AgentError(
@@ -160,6 +161,8 @@ class BashHook(ToolHook):
 
 def check_variables(env: Mapping[str, str]) -> None:
     """Raises ToolError for a variable by which a call could run what its command does not say."""
+    if env:
+        from crabtalk.policy.environment import changes_what_runs  # late: few calls set any
     for name in env:
         if changes_what_runs(name):
             raise ToolError(

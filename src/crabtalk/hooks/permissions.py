@@ -108,7 +108,9 @@ class PermissionGate:
                 "allow it in [permissions] of the agent's file"
             )
         for_owner = self.is_for_owner(run, agent)
-        if (not root.attended or for_owner) and not self._is_watched(run, for_owner):
+        # Whoever started the first run sees its questions, and not those of its delegates.
+        is_seen = root.attended and run is root and not for_owner
+        if not is_seen and not self._is_watched(run, for_owner):
             return (
                 "it needs the owner's approval, and no client is connected that could give it; "
                 "open a chat, or allow it in [permissions] of the agent's file"

@@ -1,12 +1,19 @@
 """Who may do what: origins of runs, permission rules, modes, approvals and confinement."""
 
+from typing import TYPE_CHECKING
+
+from crabtalk.late import late
+
 from .approvals import ALLOW, ALWAYS, DENY, Answer, Asked, build_question, digest_of, read_answer
-from .explanation import Explanation, ToolInScope, ToolLine, explain, kinds_table
+from .defaults import ToolInScope
 from .file_access import FileAccess
 from .modes import DESCRIPTIONS, WORDS, Mode, parse_mode
 from .origins import Owners, Standing, is_trusted
 from .policy import Decision, Policy, Verdict, sandbox_above
 from .rules import Permissions, Request, Rule, parse_rule
+
+if TYPE_CHECKING:
+    from .explanation import Explanation, ToolLine, explain, kinds_table
 
 __all__ = [
     "ALLOW",
@@ -39,3 +46,6 @@ __all__ = [
     "read_answer",
     "sandbox_above",
 ]
+
+# Asked for now and then, by people.
+__getattr__ = late(__name__, {"explanation": ("Explanation", "ToolLine", "explain", "kinds_table")})

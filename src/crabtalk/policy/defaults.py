@@ -1,6 +1,8 @@
 """Defaults: what a call may do where no rule says otherwise. The tables in the docs are made of
 this page."""
 
+import msgspec
+
 from .modes import Mode
 
 # What tools touch, in words for people, in the order the docs list them.
@@ -54,6 +56,15 @@ STRANGER_LIMITS = {
     "memory-write": "only the sender's own notes",
     "sessions": "only the sender's own conversations",
 }
+
+
+class ToolInScope(msgspec.Struct, frozen=True):
+    """A tool there is, and whether the agent's file offers it."""
+
+    name: str
+    names: tuple[str, ...]
+    kind: str
+    is_offered: bool
 
 
 def default_verdict(kind: str, mode: Mode) -> tuple[str, str]:

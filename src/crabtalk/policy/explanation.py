@@ -10,7 +10,13 @@ import msgspec
 
 from crabtalk.storage import Agent
 
-from .defaults import KINDS, STRANGER_DENIALS, STRANGER_LIMITS, default_verdict
+from .defaults import (
+    KINDS,
+    STRANGER_DENIALS,
+    STRANGER_LIMITS,
+    ToolInScope,
+    default_verdict,
+)
 from .modes import Mode
 from .origins import Standing
 from .policy import Policy, stranger_folders
@@ -21,15 +27,6 @@ class ToolLine(msgspec.Struct, frozen=True):
     tool: str
     verdict: str
     reason: str
-
-
-class ToolInScope(msgspec.Struct, frozen=True):
-    """A tool there is, and whether the agent's file offers it."""
-
-    name: str
-    names: tuple[str, ...]
-    kind: str
-    is_offered: bool
 
 
 class Explanation(msgspec.Struct, frozen=True):

@@ -149,6 +149,10 @@ class Policy:
             refusal = self._deny_stranger(request, agent, permissions)
             if refusal is not None:
                 return refusal
+        if mode is Mode.PLAN:
+            planned = self._judge_by_mode(request, mode)
+            if planned.decision is Decision.DENY:
+                return planned  # whatever is allowed elsewhere: a plan changes nothing
         always = [rule for text in remembered if (rule := remembered_rule(text)) is not None]
         if (cover := find_cover(always, request)) is not None:
             return Verdict(Decision.ALLOW, f"you always allow {cover} in this conversation")
