@@ -181,7 +181,7 @@ class Composite(Hook):
         own, owners = await self.gate.collect_asks(in_question)
         questions += [asked.question for asked in own]
         asks = [self._asks.open(run, questions)] if questions else []
-        return asks + self.gate.open_asks(run, own, owners)
+        return asks + self.gate.open_owner_ask(run, owners)
 
     def access(self, call: ToolDispatch) -> Access:
         call = as_known(call)

@@ -6,25 +6,24 @@ decided in the policy room.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from crabtalk.policy import (
-    Asked,
     Decision,
     Permissions,
     Policy,
     Request,
     Standing,
     Verdict,
-    build_question,
-    digest_of,
     parse_mode,
-    read_answer,
 )
 from crabtalk.runtime import Access, AskUser, Run, ToolDispatch, ToolError
 from crabtalk.storage import Agent, AgentError, Pair, StorageError
 
 from .asks import Asks
+
+if TYPE_CHECKING:
+    from crabtalk.policy import Asked
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class PermissionGate:
 
     async def collect_asks(
         self, calls: Sequence[tuple[ToolDispatch, Sequence[str], Access]]
-    ) -> tuple[list[Asked], list[Asked]]:
+    ) -> "tuple[list[Asked], list[Asked]]":
         """The approvals that calls need: of the person who speaks, and of the owner."""
         own: dict[str, Asked] = {}
         owners: dict[str, Asked] = {}
@@ -89,6 +88,8 @@ class PermissionGate:
             verdict = await self.policy.judge(request, agent)
             if verdict.decision is not Decision.ASK or self.unanswerable(call.run, agent):
                 continue
+            from crabtalk.policy import build_question  # late: most calls ask nobody
+
             for_owner = self.is_for_owner(call.run, agent)
             asked = build_question(request, verdict.reason, for_owner=for_owner)
             # Of calls that read the same, the first is asked about; the others are refused.
@@ -132,6 +133,8 @@ class PermissionGate:
     async def _wait_for_approval(
         self, call: ToolDispatch, request: Request, verdict: Verdict, agent: Agent
     ) -> None:
+        from crabtalk.policy import build_question, digest_of, read_answer  # late, as above
+
         for_owner = self.is_for_owner(call.run, agent)
         asked = build_question(request, verdict.reason, for_owner=for_owner)
         if not self._asks.claim(call.run, asked.digest, for_owner=for_owner):
@@ -171,8 +174,8 @@ class PermissionGate:
                 # This once it was allowed in any case; the next call asks again.
                 log.warning("an approval could not be remembered: %s", error)
 
-    def open_asks(self, run: Run, own: Sequence[Asked], owners: Sequence[Asked]) -> list[AskUser]:
-        """Opens the approvals that are the owner's; those of the speaker go with its other
+    def open_owner_ask(self, run: Run, owners: "Sequence[Asked]") -> list[AskUser]:
+        """Opens the approvals that are the owner's. Those of the speaker go with its other
         questions."""
         if not owners:
             return []

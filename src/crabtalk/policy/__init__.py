@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from crabtalk.late import late
 
-from .approvals import ALLOW, ALWAYS, DENY, Answer, Asked, build_question, digest_of, read_answer
 from .defaults import ToolInScope
 from .file_access import FileAccess
 from .modes import DESCRIPTIONS, WORDS, Mode, parse_mode
@@ -13,6 +12,16 @@ from .policy import Decision, Policy, Verdict, sandbox_above
 from .rules import Permissions, Request, Rule, parse_rule
 
 if TYPE_CHECKING:
+    from .approvals import (
+        ALLOW,
+        ALWAYS,
+        DENY,
+        Answer,
+        Asked,
+        build_question,
+        digest_of,
+        read_answer,
+    )
     from .explanation import Explanation, ToolLine, explain, kinds_table
 
 __all__ = [
@@ -47,5 +56,14 @@ __all__ = [
     "sandbox_above",
 ]
 
-# Asked for now and then, by people.
-__getattr__ = late(__name__, {"explanation": ("Explanation", "ToolLine", "explain", "kinds_table")})
+# Needed when people are asked something, or ask.
+__getattr__ = late(
+    __name__,
+    {
+        "approvals": (
+            *("ALLOW", "ALWAYS", "DENY", "Answer", "Asked"),
+            *("build_question", "digest_of", "read_answer"),
+        ),
+        "explanation": ("Explanation", "ToolLine", "explain", "kinds_table"),
+    },
+)

@@ -1,5 +1,9 @@
 """Where state lives: the Storage protocol, and its backends."""
 
+from typing import TYPE_CHECKING
+
+from crabtalk.late import late
+
 from .acceptance import Accepted
 from .agent import MASK, Agent, AgentError, McpServer, check_name, read_agent, settings_of, unmask
 from .errors import FencedError, StorageError, StorageUnavailableError
@@ -21,7 +25,9 @@ from .records import (
 )
 from .storage import Claim, Stamp, Storage
 from .subscription import Subscription
-from .verification import Damage, verify_log
+
+if TYPE_CHECKING:
+    from .verification import Damage, verify_log
 
 __all__ = [
     "MASK",
@@ -59,3 +65,6 @@ __all__ = [
     "unmask",
     "verify_log",
 ]
+
+# For a check of a whole home, which people ask for now and then.
+__getattr__ = late(__name__, {"verification": ("Damage", "verify_log")})
