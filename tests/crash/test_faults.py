@@ -454,6 +454,7 @@ async def test_many_conversations_share_a_flush_and_none_goes_without(home: Path
     await asyncio.gather(*(runtime.send("crab", "hi", sender=f"s{n}") for n in range(64)))
     assert min(before) > 0
     assert storage.scribe.appends == 128
-    assert storage.scribe.flushes < 64
+    # How many depends on how fast the disk is; that some are shared does not.
+    assert storage.scribe.flushes < storage.scribe.appends
     await runtime.close()
     await storage.close()
