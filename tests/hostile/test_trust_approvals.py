@@ -291,7 +291,7 @@ async def test_a_denied_domain_is_denied_however_it_is_written(tmp_path: Path) -
         return "fetched"
 
     rules = 'deny = ["fetch(internal.example.com)"]\nallow = ["fetch(example.net)"]'
-    agents = {"crab": f'prompt = "p"\nmode = "plan"\n[permissions]\n{rules}\n'}
+    agents = {"crab": f'prompt = "p"\nmode = "ask"\n[permissions]\n{rules}\n'}
     hooks = {"web": Tools(fetch=fetch)}
     async with served(tmp_path, hooks=hooks, agents=agents) as daemon, daemon.client() as client:
         for url in URLS:
@@ -302,10 +302,10 @@ async def test_a_denied_domain_is_denied_however_it_is_written(tmp_path: Path) -
         assert fetched == []
         # What cannot be told is not allowed by a rule either.
         for url in ("http://example.net%2f.evil.org/", "http://evil.org"):
-            (result,) = await called(client, "crab", [("fetch", {"url": url})])
+            (result,) = await called(client, "crab", [("fetch", {"url": url})], unattended=True)
             assert result.output.startswith("permission denied:"), (url, result.output)
         for url in ("http://example.net/x", "https://www.Example.NET./"):
-            (result,) = await called(client, "crab", [("fetch", {"url": url})])
+            (result,) = await called(client, "crab", [("fetch", {"url": url})], unattended=True)
             assert result.output == "fetched"
 
 

@@ -134,6 +134,15 @@ def test_what_is_always_allowed_beats_ask_and_never_deny() -> None:
     assert judge(denying, request("edit", "edit", "a"), **always) is Decision.DENY
 
 
+@pytest.mark.req("permissions.order")
+def test_what_a_plan_refuses_is_allowed_by_no_rule() -> None:
+    allowing = agent(permissions={"allow": ("edit", "bash")}, mode="plan")
+    always = {"remembered": lambda pair: ("edit",)}
+    assert judge(allowing, request("edit", "edit", "a"), **always) is Decision.DENY
+    assert judge(allowing, request("bash", "shell", "rm x")) is Decision.DENY
+    assert judge(allowing, request("read", "read", "a")) is Decision.ALLOW
+
+
 @pytest.mark.req("permissions.always_narrow")
 def test_an_older_always_for_all_of_bash_is_asked_again() -> None:
     asking = agent(approve=("bash",))
