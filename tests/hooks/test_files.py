@@ -59,7 +59,7 @@ class Desk:
         return found
 
     async def outcome(self, name: str, **arguments: object) -> str | ToolOutput:
-        run = Run("run-1", self.pair, self.pair.agent, Env(), 8, cwd=self.cwd)
+        run = Run("run-1", self.pair, self.pair.agent, Env(), 8, 1024, cwd=self.cwd)
         call = ToolDispatch(
             name, msgspec.json.encode(arguments).decode(), "c1", *self.pair, run, self.cwd
         )

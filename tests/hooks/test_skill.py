@@ -60,7 +60,9 @@ class Place:
         return directory
 
     def run(self, run_id: str = "run-1", agent: str = "crab") -> Run:
-        return Run(run_id, Pair(agent, "user"), agent, Env(self.hook, self.cwd), 16, cwd=self.cwd)
+        return Run(
+            run_id, Pair(agent, "user"), agent, Env(self.hook, self.cwd), 8, 64, cwd=self.cwd
+        )
 
     def call(self, tool: str, run: Run, arguments: str = "{}") -> ToolDispatch:
         return ToolDispatch(tool, arguments, "c", run.pair.agent, "user", run, self.cwd)

@@ -541,7 +541,7 @@ def test_statistics_count_what_there_is(memory: Memory) -> None:
 
 ALONE = """
 import sys
-import crabtalk.memory
+from crabtalk.memory import *
 print(*(name for name in sys.modules if name.split(".")[0] in ("asyncio", "crabtalk")))
 """
 

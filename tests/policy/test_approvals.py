@@ -76,3 +76,9 @@ def test_always_remembers_the_narrowest_rule_that_helps() -> None:
         approval = asked.question.approval
         assert approval is not None
         assert bool(approval.always) == bool(rules)
+
+
+@pytest.mark.req("approve.shows_all")
+@pytest.mark.parametrize("sign", ["\u3164", "\u2800", "\ufe0f", "\u034f", "\U000e0100", "\uffa0"])
+def test_letters_that_are_drawn_as_nothing_are_spelled_out(sign: str) -> None:
+    assert make_visible(f"a{sign}b") == f"a\\u{{{ord(sign):x}}}b"

@@ -7,7 +7,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from crabtalk.policy import Decision, Permissions, Policy, Request, parse_rule
+from crabtalk.policy import (
+    Decision,
+    Mode,
+    Permissions,
+    Policy,
+    Request,
+    ToolInScope,
+    explain_permissions,
+    parse_rule,
+)
 from crabtalk.policy.rules import find_cover, find_match
 from crabtalk.runtime import Access, Run, ToolDispatch
 from crabtalk.storage import Agent, AgentError, Pair
@@ -23,10 +32,20 @@ def request(tool: str, kind: str, target: str = "", arguments: str = "{}", **run
     )
 
 
-def fake_run(origin: str = "user", mode: str = "", lineage: tuple[Agent, ...] = ()) -> Run:
+def fake_run(
+    origin: str = "user",
+    mode: str = "",
+    lineage: tuple[Agent, ...] = (),
+    directories: tuple[Path, ...] | None = None,
+) -> Run:
     """What the policy looks at of a run, and no more."""
     run = SimpleNamespace(
-        origin=origin, mode=mode, lineage=lineage, pair=Pair("crab", origin), cwd=CWD
+        origin=origin,
+        mode=mode,
+        lineage=lineage,
+        directories=(CWD,) * len(lineage) if directories is None else directories,
+        pair=Pair("crab", origin),
+        cwd=CWD,
     )
     run.tree = SimpleNamespace(root=run)
     return cast("Run", run)
@@ -180,3 +199,74 @@ def test_what_is_no_rule_is_refused_with_a_sentence(
 ) -> None:
     with pytest.raises(AgentError, match=r"^permissions\."):
         Permissions.of(agent(permissions=permissions))
+
+
+@pytest.mark.req("permissions.lineage")
+def test_a_task_in_a_folder_below_does_not_shift_the_paths_of_its_callers_rules() -> None:
+    above = CWD.parent
+    caller = agent("caller", permissions={"deny": ("read(project/**)",)})
+    asked = request("read", "read", "key", lineage=(caller,), directories=(above,))
+    assert judge(agent(), asked) is Decision.DENY
+    # Nor does it widen what the caller may do: this is not the caller's own folder `src`.
+    caller = agent("caller", mode="ask", permissions={"allow": ("edit(src/**)",)})
+    asked = request("edit", "edit", "src/a", lineage=(caller,), directories=(above,))
+    editor = agent(permissions={"allow": ("edit",)})
+    assert judge(editor, asked) is Decision.ASK
+    asked = request("edit", "edit", "src/a", lineage=(caller,), directories=(CWD,))
+    assert judge(editor, asked) is Decision.ALLOW
+
+
+@pytest.mark.req("permissions.rules")
+def test_a_path_rule_holds_though_a_folder_in_it_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for way in ("link", "real"):
+        asked = request("read", "read", str(tmp_path / way / "key"))
+        assert find_match([parse_rule(f"read({tmp_path}/link/**)")], asked) is not None
+        assert find_match([parse_rule(f"read({tmp_path}/lin*/**)")], asked) is None
+
+
+@pytest.mark.req("permissions.rules")
+@pytest.mark.parametrize("rule", ["b*(git *)", "*(*)", "ed?t(src/**)", "[b]ash(ls)"])
+def test_a_pattern_is_for_one_tool_so_that_no_command_is_matched_as_a_text(rule: str) -> None:
+    with pytest.raises(ValueError, match="one rule for each tool"):
+        parse_rule(rule)
+
+
+@pytest.mark.req("permissions.rules")
+def test_an_allowed_command_is_asked_about_with_variables_that_may_change_it() -> None:
+    """As `NAME=value command` is."""
+    crab = agent(mode="ask", permissions={"allow": ("bash(make test:*)",)})
+    for env, decision in (
+        ('{"LANG": "C"}', Decision.ALLOW),
+        ('{"TESTS": "x"}', Decision.ASK),
+        ('{"LANG": "C", "RIPGREP_CONFIG_PATH": "x"}', Decision.ASK),
+    ):
+        arguments = f'{{"command": "make test", "env": {env}}}'
+        assert judge(crab, request("bash", "shell", "make test", arguments)) is decision
+
+
+@pytest.mark.req("permissions.rules")
+@pytest.mark.parametrize("url", ["evil.org/a//b", "", "//", "https:///x"])
+def test_a_url_without_a_clear_host_may_be_any_domain(url: str) -> None:
+    asked = request("fetch", "mcp", "", f'{{"url": "{url}"}}')
+    assert find_match([parse_rule("fetch(evil.org)")], asked) is not None
+    assert find_cover([parse_rule("fetch(evil.org)")], asked) is None
+
+
+@pytest.mark.req("cli.explain")
+def test_an_explanation_says_what_a_call_would_hear() -> None:
+    """For each mode, with rules about the whole tool."""
+    tools = [ToolInScope("edit", ("edit",), "edit", True), ToolInScope("x", ("x",), "other", True)]
+    for rules in ({"allow": ("edit", "x")}, {"ask": ("edit", "x")}, {}):
+        crab = agent(permissions=rules)
+        for mode in Mode:
+            found = explain_permissions(Policy(), crab, "user", mode, tools)
+            for line, tool in zip(found.tools, tools, strict=True):
+                asked = request(tool.name, tool.kind, "a", mode=mode.word)
+                assert line.verdict == judge(crab, asked).word, (rules, mode, line)
+    crab = agent(permissions={"strangers": ("bash(git log:*)",)})
+    bash = ToolInScope("bash", ("bash",), "shell", True)
+    for mode, verdict in ((Mode.AUTO, "allow"), (Mode.ASK, "ask"), (Mode.PLAN, "deny")):
+        (line,) = explain_permissions(Policy(), crab, "tg:1", mode, [bash]).tools
+        assert (line.verdict, "only bash(git log:*)" in line.reason) == (verdict, True)

@@ -151,3 +151,17 @@ def test_git_is_asked_where_the_repository_names_a_program(
 def test_git_is_asked_inside_a_bare_repository(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", "--bare", tmp_path / "bare"], check=True)
     assert not is_harmless("git log", tmp_path / "bare", tmp_path / "home")
+
+
+@pytest.mark.req("shell.harmless")
+def test_git_is_asked_where_a_repository_is_inside_another(tmp_path: Path) -> None:
+    """Git looks at the inner one with its own settings, which may name a program."""
+    outer, inner, away = tmp_path / "outer", tmp_path / "outer" / "inner", tmp_path / "home"
+    for repository in (outer, inner):
+        subprocess.run(["git", "init", "-q", repository], check=True)
+    assert is_harmless("git status", outer, away)
+    git: list[str] = ["git", "-C", str(inner), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    subprocess.run(["git", "-C", outer, "add", "inner"], check=True, capture_output=True)
+    subprocess.run(["git", "-C", inner, "config", "core.fsmonitor", "touch x"], check=True)
+    assert not is_harmless("git status", outer, away)

@@ -37,10 +37,15 @@ class Asks:
         self._pending[run.id, for_owner] = Pending(run, ask, reply)
         return ask
 
-    def pending(self, pair: Pair) -> AskUser | None:
-        """What a conversation waits for, for whoever comes to it anew."""
+    def pending(self, pair: Pair, besides: Run | None = None) -> AskUser | None:
+        """What a conversation waits for, for whoever comes to it anew; `besides` that run."""
         return next(
-            (ask for run, ask in self.waiting() if run.pair == pair and not ask.for_owner), None
+            (
+                ask
+                for run, ask in self.waiting()
+                if run.pair == pair and run is not besides and not ask.for_owner
+            ),
+            None,
         )
 
     def waiting(self) -> list[tuple[Run, AskUser]]:

@@ -3,7 +3,6 @@
 It decides what an agent may call before anybody carries it out, and what its prompt says of that.
 """
 
-import html
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from crabtalk.runtime import (
     ToolError,
     ToolOutput,
     ToolsComplete,
+    escape_markup,
 )
 from crabtalk.storage import Agent
 
@@ -127,7 +127,7 @@ class Composite(Hook):
 
     def _others(self, agent: Agent) -> list[str]:
         return [
-            f"- {html.escape(other.name)}: {html.escape(' '.join(other.description.split()))}"
+            f"- {escape_markup(other.name)}: {escape_markup(' '.join(other.description.split()))}"
             for name, other in sorted(self._peers().items())
             if name != agent.name and other.description
         ]

@@ -9,12 +9,15 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from crabtalk.memory import Memory, UnknownEntryError
+from crabtalk.memory import UnknownEntryError
 from crabtalk.storage import Pair, log_name
+
+if TYPE_CHECKING:
+    from crabtalk.memory import Memory
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +27,9 @@ OPEN = 32  # at a time, beside those in use
 class Opener(Protocol):
     """Where memories are, by the names that `name_of` gives. What raises is a StoreError."""
 
-    async def open(self, name: str) -> Memory: ...
+    async def open(self, name: str) -> "Memory": ...
 
-    async def catch_up(self, memory: Memory) -> None:
+    async def catch_up(self, memory: "Memory") -> None:
         """Takes in what others wrote since."""
         ...
 
@@ -38,7 +41,7 @@ class Opener(Protocol):
 class Held(msgspec.Struct, eq=False):
     """A memory somebody uses, or used lately."""
 
-    memory: Memory | None = None
+    memory: "Memory | None" = None
     users: int = 0
     turning: asyncio.Lock = msgspec.field(
         default_factory=asyncio.Lock
@@ -54,7 +57,7 @@ class Memories:
         self._problems: dict[str, str] = {}  # of those that were damaged when last in use
 
     @asynccontextmanager
-    async def of(self, agent: str, sender: str = "") -> AsyncIterator[Memory]:
+    async def of(self, agent: str, sender: str = "") -> AsyncIterator["Memory"]:
         """The agent's memory, or with a `sender` the one for that sender alone.
 
         It has all that was written before, by whomever. Its methods block: writes belong in a
@@ -70,7 +73,7 @@ class Memories:
             held.users -= 1
             await self._trim(self._most)
 
-    async def _current(self, name: str, held: Held) -> Memory:
+    async def _current(self, name: str, held: Held) -> "Memory":
         async with held.turning:
             if held.memory is None:
                 held.memory = await self._opener.open(name)
@@ -99,7 +102,7 @@ class Memories:
                 self._note_problem(name, held.memory)
         return list(self._problems.values())
 
-    def _note_problem(self, name: str, memory: Memory) -> None:
+    def _note_problem(self, name: str, memory: "Memory") -> None:
         if problem := memory.problem:
             self._problems[name] = f"the memory {name}: {problem}"
         else:
@@ -142,10 +145,10 @@ class FileMemories:
         self._directory = directory
         self._flush = flush
 
-    async def open(self, name: str) -> Memory:
-        return await asyncio.to_thread(Memory.open, self._path(name), flush=self._flush)
+    async def open(self, name: str) -> "Memory":
+        return await asyncio.to_thread(open_memory, self._path(name), flush=self._flush)
 
-    async def catch_up(self, memory: Memory) -> None:
+    async def catch_up(self, memory: "Memory") -> None:
         """There are no others."""
 
     async def rename(self, old: str, new: str) -> None:
@@ -157,12 +160,16 @@ class FileMemories:
 
     async def export_memory(self, name: str) -> bytes:
         """As its file has it once all is folded in."""
+        from crabtalk.memory import Memory
+
         if name not in await self.names():
             raise UnknownEntryError(f"there is no memory called {name}")
         return (await asyncio.to_thread(Memory.read, self._path(name))).encode()
 
     async def import_memory(self, name: str, data: bytes) -> None:
         """Exactly what the bytes of a CRMEM file say. Raises NameTakenError where there is one."""
+        from crabtalk.memory import Memory
+
         await asyncio.to_thread(Memory.create, self._path(name), data)
 
     def _path(self, name: str) -> Path:
@@ -197,6 +204,13 @@ class FileMemories:
             source.replace(target)
         else:
             target.unlink(missing_ok=True)
+
+
+def open_memory(path: Path, *, flush: bool) -> "Memory":
+    """Called in a thread, which also loads the store when the first memory is opened."""
+    from crabtalk.memory import Memory
+
+    return Memory.open(path, flush=flush)
 
 
 def name_of(agent: str, sender: str = "") -> str:

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
-from crabtalk.memory import Entry, Kind, KindError, Memory, StoreError, author_of, without_author
+from crabtalk.memory import Entry, Kind, KindError, StoreError, author_of, without_author
 from crabtalk.policy import Owners
 from crabtalk.runtime import Clock, ToolDispatch, ToolError, title_of
 from crabtalk.storage import Agent, AgentError, Archive, Pair, StorageError
@@ -24,6 +24,9 @@ from .memory_access import MemoryAccess, Scope, forget_note, grant_access, write
 from .schema import UNTOLD
 from .sessions import Reach, reach_of
 from .tool import Tool, ToolHook
+
+if TYPE_CHECKING:
+    from crabtalk.memory import Memory
 
 LIMIT = 5
 MOST = 50
@@ -159,7 +162,7 @@ class MemoryHook(ToolHook):
         )
 
     @asynccontextmanager
-    async def memory(self, call: ToolDispatch, person: str = "") -> AsyncIterator[Memory]:
+    async def memory(self, call: ToolDispatch, person: str = "") -> AsyncIterator["Memory"]:
         """The one a call is about: that of the run's origin, or of another person. Fails with
         ToolError."""
         with refused():
@@ -167,7 +170,7 @@ class MemoryHook(ToolHook):
                 yield memory
 
     @asynccontextmanager
-    async def of(self, agent: str, sender: str) -> AsyncIterator[Memory]:
+    async def of(self, agent: str, sender: str) -> AsyncIterator["Memory"]:
         """What an agent remembers when it talks to a sender. Raises StoreError."""
         is_own = self.settings(agent).scope == "sender"
         async with self._memories.of(agent, sender if is_own else "") as memory:

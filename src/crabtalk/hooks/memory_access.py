@@ -5,19 +5,15 @@ other sender has notes of its own. Names are looked up within a person's notes o
 another person uses is free, and nobody learns whether it is used.
 """
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from crabtalk.memory import (
     AGENT,
-    Add,
     Entry,
     Kind,
     LimitError,
-    Memory,
-    Remove,
-    Update,
     View,
     author_label,
     author_of,
@@ -30,6 +26,9 @@ from crabtalk.policy import Owners
 from crabtalk.runtime import DEFAULT_SENDER
 from crabtalk.storage import Pair, log_name
 
+if TYPE_CHECKING:
+    from crabtalk.memory import Memory
+
 Scope = Literal["author", "agent", "sender"]
 
 
@@ -40,7 +39,7 @@ class MemoryAccess(Struct, frozen=True):
     view: View
     namespaces: tuple[str, ...]
 
-    def find(self, memory: Memory, name: str) -> Entry | None:
+    def find(self, memory: "Memory", name: str) -> Entry | None:
         """The entry of that name or alias, as it is stored."""
         for author in self.namespaces:
             try:
@@ -90,7 +89,7 @@ def grant_access(
 
 
 def write_note(
-    memory: Memory,
+    memory: "Memory",
     access: MemoryAccess,
     name: str,
     content: str,
@@ -98,6 +97,8 @@ def write_note(
 ) -> None:
     """Adds a note, or replaces the content of the person's own note of that name. Blocks. Raises
     StoreError."""
+    from crabtalk.memory import Add, Update  # late, as the store itself
+
     known = access.find(memory, name)
     author = access.namespaces[0] if known is None else author_of(known)
     stored_aliases = None if aliases is None else qualify_names(author, aliases)
@@ -107,9 +108,11 @@ def write_note(
         memory.apply(Update(known.name, content, stored_aliases, kind=Kind.NOTE))
 
 
-def forget_note(memory: Memory, access: MemoryAccess, name: str) -> bool:
+def forget_note(memory: "Memory", access: MemoryAccess, name: str) -> bool:
     """Removes the person's own note. False if there is none, whatever others have. Blocks. Raises
     StoreError."""
+    from crabtalk.memory import Remove
+
     known = access.find(memory, name)
     if known is None:
         return False

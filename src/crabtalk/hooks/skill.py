@@ -6,7 +6,6 @@ bound what the agent may call; of several active skills, each has its say.
 
 import asyncio
 import hashlib
-import html
 import logging
 import os
 import re
@@ -18,7 +17,16 @@ from typing import Any, ClassVar
 import msgspec
 
 from crabtalk.model import Tool as Schema
-from crabtalk.runtime import Clock, Done, Event, Run, ToolDispatch, ToolError, ToolOutput
+from crabtalk.runtime import (
+    Clock,
+    Done,
+    Event,
+    Run,
+    ToolDispatch,
+    ToolError,
+    ToolOutput,
+    escape_markup,
+)
 from crabtalk.storage import Agent
 
 from .skill_files import Skill, SkillFiles, read_skill
@@ -85,7 +93,7 @@ class SkillHook(ToolHook):
         return super().schema() if self._files.skills or self._known() else []
 
     def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
-        names = html.escape(", ".join(agent.skills), quote=False)
+        names = escape_markup(", ".join(agent.skills), quotes=False)
         return ["skill"], f"skills: {names}" if names else None
 
     def on_build_agent(self, agent: Agent) -> Agent:
@@ -93,7 +101,9 @@ class SkillHook(ToolHook):
         known = within(agent.skills, self._known().values())
         if not known or (agent.tools and "skill" not in agent.tools):
             return agent
-        lines = [f"- {s.name}: {html.escape(brief(s), quote=False)}" for s in known[:MOST_LISTED]]
+        lines = [
+            f"- {s.name}: {escape_markup(brief(s), quotes=False)}" for s in known[:MOST_LISTED]
+        ]
         if len(known) > MOST_LISTED:
             lines.append(f"and {len(known) - MOST_LISTED} more; call skill without a name for all")
         block = "\n".join(["<resources>", "Skills:", USAGE, *lines, "</resources>"])

@@ -1,6 +1,9 @@
 """The entry store: notes and archives of an agent, and the search over them. Stands alone."""
 
-from . import crmem
+from typing import TYPE_CHECKING
+
+from crabtalk.late import late
+
 from .authors import (
     AGENT,
     EVERYTHING,
@@ -24,14 +27,16 @@ from .errors import (
     TreeError,
     UnknownEntryError,
 )
-from .files import verify_memory
-from .journal import Change, Drop, Put
-from .memory import Hit, Memory, Statistics
-from .ops import Add, Alias, Op, Remove, Rename, Update
-from .persistence import Journal, News, Position, Sizes
-from .sums import Damage, describe_damage
-from .table import Table
 from .tokens import tokens, words
+
+if TYPE_CHECKING:
+    from .files import verify_memory
+    from .journal import Change, Drop, Put
+    from .memory import Hit, Memory, Statistics
+    from .ops import Add, Alias, Op, Remove, Rename, Update
+    from .persistence import Journal, News, Position, Sizes
+    from .sums import Damage, describe_damage
+    from .table import Table
 
 __all__ = [
     "AGENT",
@@ -72,7 +77,6 @@ __all__ = [
     "View",
     "author_label",
     "author_of",
-    "crmem",
     "describe_damage",
     "qualify_name",
     "qualify_names",
@@ -82,3 +86,17 @@ __all__ = [
     "without_author",
     "words",
 ]
+
+# Needed once a memory is opened: most conversations never remember or recall.
+__getattr__ = late(
+    __name__,
+    {
+        "files": ("verify_memory",),
+        "journal": ("Change", "Drop", "Put"),
+        "memory": ("Hit", "Memory", "Statistics"),
+        "ops": ("Add", "Alias", "Op", "Remove", "Rename", "Update"),
+        "persistence": ("Journal", "News", "Position", "Sizes"),
+        "sums": ("Damage", "describe_damage"),
+        "table": ("Table",),
+    },
+)

@@ -116,10 +116,10 @@ def known_suspects(about: About, known: Mapping[int, Entry]) -> Verdict:
         entry = known.get(number)
         if entry is None and not expected:
             verdict.suspects[number] = None
-            verdict.damage.append(missing(number))
+            verdict.damage.append(note_missing(number))
         elif entry is not None and entry_hash(entry) == expected:
             verdict.suspects[number] = entry
-            verdict.damage.append(changed(entry))
+            verdict.damage.append(note_changed(entry))
     return verdict
 
 
@@ -133,12 +133,12 @@ def compare_entries(known: Mapping[int, Entry], hashes: dict[int, str], about: A
             text = f"entry {shown(entry.name)} was added outside crabtalk"
             verdict.damage.append(Damage("added", text, number, entry.name))
         elif expected != entry_hash(entry):
-            verdict.damage.append(changed(entry))
+            verdict.damage.append(note_changed(entry))
         else:
             continue
         verdict.suspects[number] = entry
     for number in hashes.keys() - known.keys() - verdict.suspects.keys():
-        verdict.damage.append(missing(number))
+        verdict.damage.append(note_missing(number))
         verdict.suspects[number] = None
     if not verdict.damage:
         text = "it is not what was written, though all its entries are"
@@ -146,12 +146,12 @@ def compare_entries(known: Mapping[int, Entry], hashes: dict[int, str], about: A
     return verdict
 
 
-def changed(entry: Entry) -> Damage:
+def note_changed(entry: Entry) -> Damage:
     text = f"entry {shown(entry.name)} is not what was written"
     return Damage("changed", text, entry.id, entry.name)
 
 
-def missing(number: int) -> Damage:
+def note_missing(number: int) -> Damage:
     return Damage("missing", f"entry {number} is missing", number)
 
 

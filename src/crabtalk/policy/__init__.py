@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 from crabtalk.late import late
 
-from .defaults import ToolInScope
+from .defaults import DESCRIPTIONS, WORDS, Mode, ToolInScope, parse_mode
 from .file_access import FileAccess
-from .modes import DESCRIPTIONS, WORDS, Mode, parse_mode
 from .origins import Owners, Standing, is_trusted
 from .policy import Decision, Policy, Verdict, sandbox_above
 from .rules import Permissions, Request, Rule, parse_rule
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
         digest_of,
         read_answer,
     )
-    from .explanation import Explanation, ToolLine, explain, kinds_table
+    from .explanation import Explanation, ToolLine, explain_permissions, kinds_table
 
 __all__ = [
     "ALLOW",
@@ -47,7 +46,7 @@ __all__ = [
     "Verdict",
     "build_question",
     "digest_of",
-    "explain",
+    "explain_permissions",
     "is_trusted",
     "kinds_table",
     "parse_mode",
@@ -64,6 +63,6 @@ __getattr__ = late(
             *("ALLOW", "ALWAYS", "DENY", "Answer", "Asked"),
             *("build_question", "digest_of", "read_answer"),
         ),
-        "explanation": ("Explanation", "ToolLine", "explain", "kinds_table"),
+        "explanation": ("Explanation", "ToolLine", "explain_permissions", "kinds_table"),
     },
 )

@@ -7,12 +7,12 @@ carried out.
 
 import hashlib
 import json
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from crabtalk.invisible import is_invisible
 from crabtalk.runtime import Approval, AskOption, AskQuestion, ToolDispatch
 
 from .rules import Request
@@ -125,14 +125,6 @@ def make_visible(text: str) -> str:
         if character in "\n\t" or not is_invisible(character)
         else f"\\u{{{ord(character):x}}}"
         for character in text
-    )
-
-
-def is_invisible(character: str) -> bool:
-    """Controls, formats such as U+202E, halves of characters, unusual spaces and line ends."""
-    category = unicodedata.category(character)
-    return category in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") or (
-        category == "Zs" and character != " "
     )
 
 

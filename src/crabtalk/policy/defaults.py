@@ -1,9 +1,35 @@
-"""Defaults: what a call may do where no rule says otherwise. The tables in the docs are made of
-this page."""
+"""Defaults: what a call may do where no rule says otherwise, by the mode of its conversation.
+
+The tables in the docs are generated from this module.
+"""
+
+from enum import IntEnum
 
 import msgspec
 
-from .modes import Mode
+
+class Mode(IntEnum):
+    """From the strictest to the most permissive."""
+
+    PLAN = 0
+    ASK = 1
+    ACCEPT_EDITS = 2
+    AUTO = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower().replace("_", "-")
+
+
+# What each does, in a sentence for people.
+DESCRIPTIONS = {
+    Mode.PLAN: "reads only: what could change something is refused",
+    Mode.ASK: "reads and harmless commands run; edits and other commands ask first",
+    Mode.ACCEPT_EDITS: "edits of files run too; other commands ask first",
+    Mode.AUTO: "everything runs that the agent's file allows",
+}
+_BY_WORD = {mode.word: mode for mode in Mode}
+WORDS = tuple(_BY_WORD)
 
 # What tools touch, in words for people, in the order the docs list them.
 KINDS = {
@@ -77,3 +103,13 @@ def default_verdict(kind: str, mode: Mode) -> tuple[str, str]:
         case "ask":
             return decision, f"mode {mode.word} asks before it {does}"
     return decision, f"mode {mode.word} refuses a call that {does}"
+
+
+def parse_mode(word: str) -> Mode:
+    """Raises ValueError with a sentence for what is no mode."""
+    try:
+        return _BY_WORD[word]
+    except KeyError:
+        raise ValueError(
+            f"there is no mode {word[:40]!r}; the modes are {', '.join(WORDS)}"
+        ) from None

@@ -48,6 +48,7 @@ REFUSED_NAMES = frozenset(
         # Programs that start a program or read a file of settings.
         *("EDITOR", "VISUAL", "PAGER", "MANPAGER", "BROWSER", "SSH_ASKPASS", "RSYNC_RSH"),
         *("RSYNC_CONNECT_PROG", "CVS_RSH", "TAR_OPTIONS", "EXINIT", "MYVIMRC", "FZF_DEFAULT_OPTS"),
+        *("RIPGREP_CONFIG_PATH", "GREP_OPTIONS", "PSQLRC", "SQLITERC", "SCREENRC", "TMUX_CONF"),
         *("FZF_DEFAULT_COMMAND", "BAT_PAGER", "DELTA_PAGER", "MANOPT", "DOCKER_HOST"),
         *("DOCKER_CONFIG", "KUBECONFIG", "AWS_CONFIG_FILE", "CURL_HOME", "WGETRC"),
         # Compilers and their drivers.

@@ -1,6 +1,7 @@
 """Explanation: what a sender may do with an agent, tool by tool, and why.
 
-It asks the policy the same questions a call would, so that it cannot say anything else.
+It reads the same rules in the same order as the policy does for a call. What depends on the call
+itself (a path, a command) is said in words.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,10 @@ from .defaults import (
     KINDS,
     STRANGER_DENIALS,
     STRANGER_LIMITS,
+    Mode,
     ToolInScope,
     default_verdict,
 )
-from .modes import Mode
 from .origins import Standing
 from .policy import Policy, stranger_folders
 from .rules import Permissions, Rule
@@ -37,7 +38,7 @@ class Explanation(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def explain(
+def explain_permissions(
     policy: Policy,
     agent: Agent,
     sender: str,
@@ -66,11 +67,13 @@ def explain_tool(
             sentence = STRANGER_DENIALS[kind].format(sender=repr(sender[:80]), agent=agent.name)
             verdict = "allow" if kind == "delegate" else "deny"
             return ToolLine(name, verdict, "workers only" if kind == "delegate" else sentence)
-        return ToolLine(name, "allow", f"only {', '.join(map(str, opened))}")
     decision, reason = default_verdict(kind, mode)
-    if (asked := whole_tool_rule(permissions.ask, names, kind)) is not None:
+    is_planned = mode is Mode.PLAN and decision == "deny"  # whatever is allowed elsewhere
+    asked = whole_tool_rule(permissions.ask, names, kind)
+    allowed = whole_tool_rule(permissions.allow, names, kind)
+    if asked is not None and not is_planned:
         decision, reason = "ask", f"the file of {agent.name} asks before {asked}"
-    elif (allowed := whole_tool_rule(permissions.allow, names, kind)) is not None:
+    elif allowed is not None and not is_planned:
         decision, reason = "allow", f"the file of {agent.name} allows {allowed}"
     elif kind == "shell" and mode is not Mode.AUTO:
         reason = f"{reason}; commands that only read run without a question"
@@ -84,6 +87,8 @@ def explain_tool(
         for rule in rules_about(rules, names, kind)
         if rule.pattern is not None
     ]
+    if is_stranger and kind in STRANGER_DENIALS:
+        partial.insert(0, f"only {', '.join(map(str, opened))}")
     if is_stranger and (limit := STRANGER_LIMITS.get(kind)) is not None:
         partial.insert(0, limit)
     if is_stranger and decision == "ask":

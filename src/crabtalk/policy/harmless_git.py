@@ -94,7 +94,7 @@ def has_plain_settings(cwd: Path) -> bool:
                 common / "config",
                 common / "config.worktree",
             )
-            return not any(
+            return not has_nested_repositories(git / "index") and not any(
                 RUNS_PROGRAMS.search(read_start(file)) for file in files if file.exists()
             )
     return True

@@ -16,9 +16,8 @@ from crabtalk.protocol import sender_folder
 from crabtalk.runtime import Access, Run, ToolDispatch
 from crabtalk.storage import Agent, Pair
 
-from .defaults import STRANGER_DENIALS, default_verdict
+from .defaults import STRANGER_DENIALS, Mode, default_verdict, parse_mode
 from .file_access import FILES, SKILLS, FileAccess
-from .modes import Mode, parse_mode
 from .origins import Owners, Standing
 from .rules import Permissions, Request, Rule, find_cover, find_match, parse_rule
 
@@ -122,9 +121,12 @@ class Policy:
         standing = self.standing(run, agent)
         mode = self.mode(run, agent)
         remembered = self._remembered(run.tree.root.pair)
+        # Relative paths in an agent's rules begin where that agent works: a task in a folder
+        # below does not shift them.
+        line = zip((*run.lineage, agent), (*run.directories, request.call.cwd), strict=True)
         verdicts = [
-            self._judge_for(request, each, standing, mode, remembered)
-            for each in (*run.lineage, agent)
+            self._judge_for(request, each, directory, standing, mode, remembered)
+            for each, directory in line
         ]
         return max(verdicts, key=lambda verdict: verdict.decision)
 
@@ -132,6 +134,7 @@ class Policy:
         self,
         request: Request,
         agent: Agent,
+        directory: Path,
         standing: Standing,
         mode: Mode,
         remembered: Collection[str],
@@ -143,10 +146,10 @@ class Policy:
             return Verdict(Decision.DENY, "its arguments cannot be checked; write plain JSON")
         if (denial := find_denied_command(request, agent)) is not None:
             return Verdict(Decision.DENY, denial)
-        if (rule := find_match(permissions.deny, request)) is not None:
+        if (rule := find_match(permissions.deny, request, directory)) is not None:
             return Verdict(Decision.DENY, f"the file of {agent.name} denies {rule}")
         if standing is Standing.STRANGER:
-            refusal = self._deny_stranger(request, agent, permissions)
+            refusal = self._deny_stranger(request, agent, permissions, directory)
             if refusal is not None:
                 return refusal
         if mode is Mode.PLAN:
@@ -156,18 +159,18 @@ class Policy:
         always = [rule for text in remembered if (rule := remembered_rule(text)) is not None]
         if (cover := find_cover(always, request)) is not None:
             return Verdict(Decision.ALLOW, f"you always allow {cover} in this conversation")
-        if (rule := find_match(permissions.ask, request)) is not None:
+        if (rule := find_match(permissions.ask, request, directory)) is not None:
             return Verdict(Decision.ASK, f"the file of {agent.name} asks before {rule}")
-        if (cover := find_cover(permissions.allow, request)) is not None:
+        if (cover := find_cover(permissions.allow, request, directory)) is not None:
             return Verdict(Decision.ALLOW, f"the file of {agent.name} allows {cover}")
         return self._judge_by_mode(request, mode)
 
     def _deny_stranger(
-        self, request: Request, agent: Agent, permissions: Permissions
+        self, request: Request, agent: Agent, permissions: Permissions, directory: Path
     ) -> Verdict | None:
         """What a sender that is not the owner may not do, unless the agent's file opens it."""
         sentence = STRANGER_DENIALS.get(request.access.kind)
-        if sentence is None or find_cover(permissions.strangers, request) is not None:
+        if sentence is None or find_cover(permissions.strangers, request, directory) is not None:
             return None
         if request.access.kind == "delegate" and not request.access.target:
             return None  # to workers, which have the caller's own rights

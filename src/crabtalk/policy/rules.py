@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .shell_rules import ShellRule
 
 RULE = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
-PATH_TOOLS = {"read", "edit", "write", "glob", "grep"}
 UNCLEAR_HOST = re.compile(r"[%\x00-\x1f\x7f]")
 LISTS = ("allow", "ask", "deny", "strangers")
 
@@ -53,6 +52,10 @@ def parse_rule(text: str) -> Rule:
     if rule.pattern is not None and not rule.pattern.strip():
         raise ValueError(
             f"{text[:80]!r} has an empty pattern; leave the brackets out for all calls"
+        )
+    if rule.pattern is not None and re.search(r"[*?\[]", rule.tool):
+        raise ValueError(
+            f"{text[:80]!r} has a pattern for several tools; write one rule for each tool"
         )
     if rule.tool == "bash" and rule.pattern is not None:
         shell_rule(rule.pattern)
@@ -116,6 +119,12 @@ class Request:
     def _parsed(self) -> dict[str, Any] | None:
         return parse_object(self.call.arguments or "{}")
 
+    @property
+    def variables(self) -> Sequence[str]:
+        """The names of the variables that the call sets for its command."""
+        given = self.arguments.get("env")
+        return tuple(given) if isinstance(given, dict) else ()
+
     @cached_property
     def path(self) -> Path | None:
         """The file a call is about, links followed. It blocks: ask for it in a thread."""
@@ -164,36 +173,44 @@ def read_host(url: str) -> str | None:
     except ValueError:
         return None
     host = unicodedata.normalize("NFKC", host).lower().replace("\u3002", ".").rstrip(".")
-    return None if UNCLEAR_HOST.search(host) or "\\" in url else host
+    return None if not host or UNCLEAR_HOST.search(host) or "\\" in url else host
 
 
-def find_match(rules: Sequence[Rule], request: Request) -> Rule | None:
-    """The first rule that is about the call, or about any part of it. For deny and ask."""
-    return next((rule for rule in rules if is_about(rule, request)), None)
+def find_match(
+    rules: Sequence[Rule], request: Request, directory: Path | None = None
+) -> Rule | None:
+    """The first rule that is about the call, or about any part of it. For deny and ask.
+
+    `directory` is where relative patterns begin; without it, the working directory of the call.
+    """
+    base = directory or request.call.cwd
+    return next((rule for rule in rules if is_about(rule, request, base)), None)
 
 
-def find_cover(rules: Sequence[Rule], request: Request) -> str | None:
+def find_cover(
+    rules: Sequence[Rule], request: Request, directory: Path | None = None
+) -> str | None:
     """The rules that together are about all of the call, as text. For allow: of a command line
-    every simple command must be covered."""
+    every simple command must be covered, and the variables that the call sets must be harmless."""
     plain = [
         rule
         for rule in rules
         if rule.pattern is None
         or not (is_shell(rule, request) or (rule.tool == "fetch" and request.host is None))
     ]
-    if (found := find_match(plain, request)) is not None:
+    if (found := find_match(plain, request, directory)) is not None:
         return str(found)
     patterns = [rule.pattern for rule in rules if is_shell(rule, request) and rule.pattern]
     if patterns and request.commands is not None:
-        from .shell_rules import covers_all
+        from .shell_rules import are_safe_variables, covers_all
 
         parsed = [shell_rule(pattern) for pattern in patterns]
-        if covers_all(parsed, request.commands):
+        if are_safe_variables(request.variables) and covers_all(parsed, request.commands):
             return ", ".join(f"bash({pattern})" for pattern in patterns)
     return None
 
 
-def is_about(rule: Rule, request: Request) -> bool:
+def is_about(rule: Rule, request: Request, directory: Path) -> bool:
     if rule.tool == "mcp":
         return request.access.kind == "mcp" and is_mcp_match(rule, request)
     if rule.tool == "fetch" and rule.pattern is not None:
@@ -205,9 +222,7 @@ def is_about(rule: Rule, request: Request) -> bool:
     if is_shell(rule, request):
         return is_shell_match(rule.pattern, request)
     if request.access.kind in ("read", "edit"):
-        return request.path is not None and is_path_match(
-            rule.pattern, request.path, request.call.cwd
-        )
+        return request.path is not None and is_path_match(rule.pattern, request.path, directory)
     return fnmatchcase(request.access.target, rule.pattern)
 
 
@@ -241,14 +256,28 @@ def is_domain_match(pattern: str, host: str | None) -> bool:
     domain = pattern.strip().lower().removeprefix("*.").rstrip(".")
     if host is None:
         return True
-    return bool(host) and (domain == "*" or host == domain or host.endswith(f".{domain}"))
+    return domain == "*" or host == domain or host.endswith(f".{domain}")
 
 
-def is_path_match(pattern: str, path: Path, cwd: Path) -> bool:
-    """Relative patterns begin at the working directory of the run."""
+def is_path_match(pattern: str, path: Path, directory: Path) -> bool:
+    """Relative patterns begin at `directory`. `path` is resolved, so the folders that a pattern
+    names are resolved too: one of them may be a link."""
     wanted = Path(pattern).expanduser() if pattern.startswith("~") else Path(pattern)
-    absolute = wanted if wanted.is_absolute() else Path(os.path.realpath(cwd)) / wanted
-    return glob_pattern(str(absolute))(str(path)) is not None
+    absolute = wanted if wanted.is_absolute() else Path(os.path.realpath(directory)) / wanted
+    return any(
+        glob_pattern(str(each))(str(path)) is not None
+        for each in {absolute, resolve_folders(absolute)}
+    )
+
+
+def resolve_folders(pattern: Path) -> Path:
+    """The pattern with its leading folders resolved, up to the first sign of a pattern."""
+    parts = pattern.parts
+    plain = next((at for at, part in enumerate(parts) if re.search(r"[*?]", part)), len(parts))
+    try:
+        return Path(os.path.realpath(Path(*parts[:plain])), *parts[plain:])
+    except (OSError, ValueError):
+        return pattern
 
 
 @cache

@@ -81,6 +81,16 @@ SEPARATION = re.compile(rb"(?:[ \t]|\\\n)*")
 HIDDEN_SUBSTITUTION = re.compile(rb"(?:^|[^\\])(?:\\\\)*(?:`|\$[({]|[<>]\()")
 # Bash evaluates the index in such a text wherever it expects a number or the name of a variable.
 EVALUATED_INDEX = re.compile(r"\[.*(?:\$\(|`)", re.DOTALL)
+# The same where the text only becomes such an index later: in a variable, or as an argument.
+INDEX_TEXT = re.compile(r"\w\[[^\]]*(?:\$\(|`)")
+INDEX_OF_UNKNOWN = re.compile(rf"\w\[[^\]]*{UNKNOWN}")
+QUOTED_SUBSTITUTION = re.compile(r"\$\(|`")
+# Where bash reads a number, and so evaluates the text of a variable.
+EVALUATION = re.compile(
+    r"\(\(|\[\[|\$\[|\$\{[^}]*[:\[]|\b(?:let|declare|typeset|local|integer|mapfile|readarray)\b"
+)
+# ${NAME=text} and ${NAME:=text}
+ASSIGNING_EXPANSION = re.compile(r"\$\{(\w+)(?:\[[^\]]*\])?:?=")
 DECLARATIONS = {"declare", "export", "local", "readonly", "typeset"}
 EVALUATING = DECLARATIONS | {"[", "let", "mapfile", "printf", "read", "readarray", "test", "unset"}
 BEFORE_COMMAND = tuple(bytes([sign]) for sign in b" \t;&|(){}`!")
@@ -125,3 +135,5 @@ def assigned_by(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Word
             program == "printf" and number and words[number - 1].text == "-v"
         ):
             yield word.text, ANYTHING
+        elif program == "printf" and not number and re.match(r"-v.", word.text):
+            yield word.text[2:], ANYTHING

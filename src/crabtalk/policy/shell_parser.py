@@ -20,11 +20,16 @@ from .shell_commands import (
 )
 from .shell_documents import find_backticks, find_document, unescape_backticks
 from .shell_grammar import (
+    ASSIGNING_EXPANSION,
     BEFORE_COMMAND,
     EVALUATED_INDEX,
+    EVALUATION,
     EXPANSIONS,
     EXPRESSIONS,
     HIDDEN_SUBSTITUTION,
+    INDEX_OF_UNKNOWN,
+    INDEX_TEXT,
+    QUOTED_SUBSTITUTION,
     SEPARATION,
     STATEMENTS,
     WORDS,
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
 DEEPEST = 12
 MOST_COMMANDS = 1000
 MOST_LEVELS = 120  # of a tree
+HIDDEN_IN_INDEX = "it hides a command in the index of a variable"
 
 
 def parse_commands(line: str) -> tuple[SimpleCommand, ...]:
@@ -59,6 +65,8 @@ def parse_commands(line: str) -> tuple[SimpleCommand, ...]:
         for command in reader.found:
             if any(name in ("HOME", "PWD") for name, _ in command.assignments):
                 raise UnreadableCommandError("it changes a variable that it names programs with")
+    if reader.has_index_text and EVALUATION.search(line):
+        raise UnreadableCommandError(HIDDEN_IN_INDEX)
     return tuple(reader.found)
 
 
@@ -67,6 +75,7 @@ class CommandReader:
 
     def __init__(self) -> None:
         self.found: list[SimpleCommand] = []
+        self.has_index_text = False  # quoted text that runs a command if it is read as a number
         self._budget = Budget()
 
     def read_text(
@@ -173,7 +182,7 @@ class TreeReader:
         elif kind == "command_substitution" and self._text[node.start_byte] == ord("`"):
             self._read_backticks(node)
         elif kind == "test_command" and EVALUATED_INDEX.search(self._quoted_text(node)):
-            raise UnreadableCommandError("it hides a command in the index of a variable")
+            raise UnreadableCommandError(HIDDEN_IN_INDEX)
         elif kind == "for_statement" and self._sets_special(node):
             raise UnreadableCommandError("it changes a variable that decides what runs")
         elif kind in STATEMENTS or kind in EXPRESSIONS or kind in WORDS or not node.is_named:
@@ -192,15 +201,18 @@ class TreeReader:
         self._level -= 1
 
     def _quoted_text(self, node: "Node") -> str:
-        """All single-quoted text below a node."""
+        """All text below a node whose signs are quoted."""
+        text = self._text[node.start_byte : node.end_byte]
         if node.type in ("raw_string", "ansi_c_string"):
-            return self._text[node.start_byte : node.end_byte].decode()
+            return text.decode()
+        if node.type == "string" and re.search(rb"\\[$`]", text):
+            return text.decode().replace("\\", "")
         return "\n".join(filter(None, map(self._quoted_text, node.children)))
 
     def _sets_special(self, node: "Node") -> bool:
         name = node.child_by_field_name("variable")
         text = self._text[name.start_byte : name.end_byte].decode() if name else ""
-        return any(SimpleCommand("", "", assignments=((text, ANYTHING),)).dangerous_assignments())
+        return is_special(text)
 
     def _check_leaf(self, node: "Node") -> None:
         if node.is_missing:
@@ -210,6 +222,13 @@ class TreeReader:
         text = self._text[node.start_byte : node.end_byte]
         if node.type == "expansion" and re.search(rb"@P\s*\}", text):
             raise UnreadableCommandError("it expands a text that is only known at run time")
+        if node.type == "expansion":
+            assigned = ASSIGNING_EXPANSION.match(text.decode("utf-8", "replace"))
+            if assigned is not None and is_special(assigned[1]):
+                raise UnreadableCommandError("it changes a variable that decides what runs")
+        is_quoted = node.type in ("raw_string", "ansi_c_string", "string", "word") and b"[" in text
+        if is_quoted and INDEX_TEXT.search(text.decode("utf-8", "replace").replace("\\", "")):
+            self._reader.has_index_text = True
         if (
             node.child_count
             or not node.is_named
@@ -355,8 +374,12 @@ class TreeReader:
         if len(rest) > 2 or rest[0].end_byte != rest[1].start_byte:
             raise UnreadableCommandError(DISAGREEMENT)
         value = ANYTHING if rest[1].type == "array" else self._read_word(rest[1])
-        if EVALUATED_INDEX.search(value.text):
-            raise UnreadableCommandError("it hides a command in the index of a variable")
+        if (
+            EVALUATED_INDEX.search(value.text)
+            or INDEX_OF_UNKNOWN.search(value.text)
+            or QUOTED_SUBSTITUTION.search(value.text)
+        ):
+            raise UnreadableCommandError(HIDDEN_IN_INDEX)
         return text.partition("[")[0], value
 
     def _read_redirect(self, node: "Node") -> tuple[Redirect, list["Node"]]:
@@ -418,6 +441,8 @@ class TreeReader:
         delimiter = (start.start_byte, start.end_byte)
         document = find_document(self._text, delimiter, position, end.start_byte, has_tabs)
         self._source.confirm(document.first, document.last - 1)
+        if INDEX_TEXT.search(document.text.replace("\\", "")):
+            self._reader.has_index_text = True
         if document.is_quoted:
             return Word(document.text)
         expansions: dict[int, tuple[int, str]] = {}
@@ -429,3 +454,8 @@ class TreeReader:
         for script in find_backticks(self._text, document, expansions):
             self._reader.read_text(script, self._depth + 1, self._parent, self._is_guess)
         return ANYTHING if re.search(r"[$`\\]", document.text) else Word(document.text)
+
+
+def is_special(name: str) -> bool:
+    """Whether a variable changes what runs."""
+    return any(SimpleCommand("", "", assignments=((name, ANYTHING),)).dangerous_assignments())

@@ -27,7 +27,7 @@ SYSTEM_DIRECTORIES = name_set("/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr
 # where one of these is found; for interpreters not listed here, always.
 STARTERS = {
     "awk": re.compile(r"system|\||getline"),
-    "sed": re.compile(r"(?:^|[;{}\n\d$/])\s*e\b|/\w*e\w*(?:$|[;}\s])"),
+    "sed": re.compile(r"(?:^|[;{}\n\d$/])\s*e\b|([^\w\s\\])\w*e\w*(?:$|[;}\s])"),
     "vim": re.compile(r"!|system"),
 }
 STARTERS |= {"gawk": STARTERS["awk"], "mawk": STARTERS["awk"], "nawk": STARTERS["awk"]}
@@ -118,7 +118,7 @@ def matches_any(rule: ShellRule, commands: Sequence[SimpleCommand]) -> bool:
 def matches_surely(program: str, wanted: Sequence[str], command: SimpleCommand) -> bool:
     if command.program == program:
         return not missing_words(wanted, command)
-    return mentions(program, wanted, command)
+    return mentions_program(program, wanted, command)
 
 
 def missing_words(wanted: Sequence[str], command: SimpleCommand) -> list[str]:
@@ -158,7 +158,7 @@ def may_supply(text: str, at: int, words: Sequence[Word], positional: int) -> bo
     return sure < positional and word.may_equal(text)
 
 
-def mentions(program: str, wanted: Sequence[str], command: SimpleCommand) -> bool:
+def mentions_program(program: str, wanted: Sequence[str], command: SimpleCommand) -> bool:
     """Whether the text that an interpreter is given speaks of the program."""
     name = re.sub(r"[\d.]+$", "", command.program)
     if not {command.program, name} & INTERPRETERS and command.program not in STARTERS:
@@ -195,11 +195,16 @@ def covers_all(
     )
 
 
+def are_safe_variables(names: Sequence[str]) -> bool:
+    """Whether variables of these names change nothing about which programs run."""
+    return all(SAFE_VARIABLES.fullmatch(name) for name in names)
+
+
 def is_plain(command: SimpleCommand) -> bool:
     """Nothing but literal words: no assignment that matters, no file written."""
     return (
         command.is_literal
-        and all(SAFE_VARIABLES.fullmatch(name) for name, _ in command.assignments)
+        and are_safe_variables([name for name, _ in command.assignments])
         and not any(redirect.writes_file for redirect in command.redirects)
     )
 

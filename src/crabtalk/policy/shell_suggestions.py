@@ -62,11 +62,11 @@ EXACT_SUBCOMMANDS = name_set(
 )
 # Programs that only read, or build and test what is there; any argument is fine for them.
 PREFIX_PROGRAMS = name_set(
-    "basename black cat cksum cmp column comm cut cd date df diff dirname du echo "
-    "eslint expr false file flake8 fmt grep head hostname id isort jq ls md5sum mkdir "
-    "mypy nl od paste prettier printf ps pwd pyright readlink realpath rg seq sha1sum "
-    "sha256sum shellcheck sleep stat strings tac tail test touch tr tree true tsc "
-    "type uname uniq wc whereis which whoami"
+    "basename black cat cksum cmp column comm cut cd df diff dirname du echo eslint "
+    "expr false flake8 fmt grep head id isort jq ls md5sum mkdir mypy nl od paste "
+    "prettier printf ps pwd pyright readlink realpath rg seq sha1sum sha256sum "
+    "shellcheck sleep stat strings tac tail test touch tr true tsc type uname wc "
+    "whereis which whoami"
 )
 
 

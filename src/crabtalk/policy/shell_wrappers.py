@@ -17,7 +17,6 @@ from .shell_commands import (
     Word,
     base_name,
 )
-from .shell_guesses import InnerCommand, guess, guess_option_texts, guess_strictly, guess_text
 from .shell_options import SSH, WRAPPERS, ParsedOptions, UnknownOptionError, parse_options
 from .shell_programs import (
     BUILTIN_RUNNERS,
@@ -29,6 +28,11 @@ from .shell_programs import (
     OPTION_TEXTS,
     SHELLS,
     STDIN_PROGRAMS,
+    InnerCommand,
+    guess_commands,
+    guess_option_texts,
+    guess_strictly,
+    guess_text,
 )
 
 
@@ -52,10 +56,12 @@ def find_inner(command: SimpleCommand) -> Iterator[InnerCommand]:
         yield from read_git(command)
     elif program in MANAGERS:
         if any(word.text in MANAGER_RUNS or not word.is_literal for word in command.words[:12]):
-            yield from guess(command.words)
+            yield from guess_commands(command.words)
     elif program in GUESSED:
-        yield from guess(command.words)
+        yield from guess_commands(command.words)
     elif program in OPTION_TEXTS:
+        if program in ("make", "gmake"):
+            check_makefile(command)
         yield from guess_option_texts(command.words)
 
 
@@ -291,7 +297,19 @@ def read_parallel(command: SimpleCommand) -> Iterator[InnerCommand]:
     text = " ".join(text_of(word).text or "" for word in words[start:end])
     marked = re.sub(r"\{[^{}\s,]*\}", "$PARALLEL", text)
     yield InnerCommand(text=f"{marked} $PARALLEL" if marked == text else marked)
-    yield from guess(words[:end])
+    yield from guess_commands(words[:end])
+
+
+def read_ripgrep(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """--pre names a program that is run for every file, --hostname-bin one that is run once."""
+    for at, word in enumerate(command.words):
+        name, equals, value = word.text.partition("=")
+        if word.may_split or (not word.is_literal and word.text.startswith(("-", UNKNOWN))):
+            raise UnreadableCommandError("an option of rg is only known at run time")
+        if name in ("--pre", "--hostname-bin"):
+            program = Word(value) if equals else next(iter(command.words[at + 1 :]), Word(""))
+            if program.text:
+                yield InnerCommand(words=(program, ANYTHING))
 
 
 def read_git(command: SimpleCommand) -> Iterator[InnerCommand]:
@@ -306,7 +324,7 @@ def read_git(command: SimpleCommand) -> Iterator[InnerCommand]:
                 raise UnreadableCommandError("a setting of git is only known at run time")
             yield from guess_text(setting.text.partition("=")[2])
     if any(word.text in GIT_RUNNERS for word in words[:6]):
-        yield from guess(words)
+        yield from guess_commands(words)
 
 
 def check_builtin(command: SimpleCommand) -> None:
@@ -314,7 +332,7 @@ def check_builtin(command: SimpleCommand) -> None:
     letters = {
         "alias": "",
         "bind": "x",
-        "compgen": "CF",
+        "compgen": "CFW",
         "complete": "CF",
         "enable": "f",
         "hash": "p",
@@ -324,6 +342,13 @@ def check_builtin(command: SimpleCommand) -> None:
         is_option = word.text.startswith("-") and any(letter in word.text for letter in wanted)
         if is_option or not word.is_literal or (command.program == "alias" and "=" in word.text):
             raise UnreadableCommandError(f"{command.program} changes what later commands run")
+
+
+def check_makefile(command: SimpleCommand) -> None:
+    """A makefile that is the input of make runs whatever it says."""
+    for word in command.words:
+        if re.fullmatch(r"(-f|--\w+=)?(-|/dev/stdin|/dev/fd/.*|/proc/self/fd/.*)", word.text):
+            raise UnreadableCommandError(f"{command.program} reads a makefile from its input")
 
 
 def check_declaration(command: SimpleCommand) -> Iterator[InnerCommand]:
@@ -373,6 +398,7 @@ SPECIAL: dict[str, Callable[[SimpleCommand], Iterator[InnerCommand]]] = {
     "find": read_find,
     "local": check_declaration,
     "parallel": read_parallel,
+    "rg": read_ripgrep,
     "runuser": read_su,
     "source": read_source,
     "ssh": read_ssh,

@@ -1,0 +1,30 @@
+"""Invisible characters: those that a screen obeys, or shows as nothing or as a blank.
+
+Somebody who allows a tool call must see every character of it. The daemon, the terminal and the
+gateways spell out the same set; how they write a character is up to each of them.
+"""
+
+import unicodedata
+
+# Controls, formats such as U+202E, halves of characters, private and unassigned ones, and
+# separators; of those, only the ordinary space is visible enough.
+INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+# Blank although their category says letter, mark or symbol: joiners, fillers, vowels without a
+# shape, variation selectors (Default_Ignorable_Code_Point in Unicode), the empty Braille cell, the
+# Khitan filler and the musical null notehead.
+BLANK = frozenset(
+    chr(code)
+    for code in (
+        *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F),
+        *(0x2800, 0x3164, 0xFFA0, 0x16FE4, 0x1D159),
+        *range(0xFE00, 0xFE10),
+        *range(0xE0100, 0xE01F0),
+    )
+)
+
+
+def is_invisible(character: str) -> bool:
+    """Line feeds and tabs are invisible too: whoever shows text decides what becomes of them."""
+    if " " <= character <= "~":
+        return False
+    return character in BLANK or unicodedata.category(character) in INVISIBLE_CATEGORIES
