@@ -25,7 +25,7 @@ def data_option(command: Callable[..., None]) -> Callable[..., None]:
     )(home_option(command))
 
 
-def folder(home: Path, data: Path | None) -> Path:
+def find_relay_folder(home: Path, data: Path | None) -> Path:
     """`crabtalk-web relay --home DIR accounts list` counts as well as --home at the end."""
     from .gateway.store import Store
 
@@ -60,7 +60,7 @@ def list_accounts(home: Path, data: Path | None, in_json: bool) -> None:
     """
     from .relay import administration
 
-    with administration.open_database(folder(home, data)) as db:
+    with administration.open_database(find_relay_folder(home, data)) as db:
         found = administration.list_accounts(db)
     if in_json:
         document({"accounts": found})
@@ -93,7 +93,7 @@ def remove_account(account: str, home: Path, data: Path | None) -> None:
     from .relay import administration
     from .relay.errors import RelayConfigError
 
-    place = folder(home, data)
+    place = find_relay_folder(home, data)
     with administration.open_database(place) as db:
         if not administration.remove_account(db, place, account):
             raise RelayConfigError(
@@ -128,7 +128,7 @@ def create_invite(uses: int, expires: str, home: Path, data: Path | None, in_jso
     from .relay import administration, registration
 
     expires_at = administration.invite_lifetime(parse_duration(expires))
-    with administration.open_database(folder(home, data)) as db:
+    with administration.open_database(find_relay_folder(home, data)) as db:
         code = registration.create_invite(db, uses, expires_at)
     if in_json:
         document({"invite": code, "uses": uses, "expiresAt": expires_at})
@@ -150,7 +150,7 @@ def list_invites(home: Path, data: Path | None, in_json: bool) -> None:
     """
     from .relay import administration, registration
 
-    with administration.open_database(folder(home, data)) as db:
+    with administration.open_database(find_relay_folder(home, data)) as db:
         found = registration.list_invites(db)
     if in_json:
         document({"invites": found})
@@ -173,7 +173,7 @@ def revoke_invite(invite: str, home: Path, data: Path | None) -> None:
     from .relay import administration, registration
     from .relay.errors import RelayConfigError
 
-    with administration.open_database(folder(home, data)) as db:
+    with administration.open_database(find_relay_folder(home, data)) as db:
         if not registration.revoke_invite(db, invite):
             raise RelayConfigError(
                 f"there is no invite {invite}; `crabtalk-web relay invites list` has their ids"

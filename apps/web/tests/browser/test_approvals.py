@@ -97,6 +97,30 @@ async def test_a_strangers_call_needs_the_owners_answer(browser: Browser, tmp_pa
         await expect(waiting).to_have_count(0)
 
 
+@pytest.mark.req("page.approval.literal")
+async def test_a_call_that_was_cut_is_drawn_whole_once_there_is_room(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with at_the_page(browser, tmp_path) as (w, person):
+        for number in range(3):
+            request = approval(
+                f"{number}" + "x" * 120_000,
+                tool=f"tool{number}",
+                digest=f"d{number}",
+                requested_by="tg:666",
+                for_owner=True,
+            )
+            w.daemon.ask(f"s{number}", f"a{number}", request, sender="tg:666")
+        last = person.page.get_by_role("region", name="Permission to call tool2")
+        await expect(last).to_contain_text("too large to be shown here as a whole")
+        first = person.page.get_by_role("region", name="Permission to call tool0")
+        await first.get_by_role("button", name="Deny").click()
+        await w.daemon.replied()
+        await last.get_by_role("button", name="Allow").click()
+        reply = await w.daemon.replied(2)
+        assert (reply.ask_id, reply.as_owner) == ("a2", True)
+
+
 @pytest.mark.req("page.mode")
 async def test_the_mode_is_chosen_by_keyboard_and_follows_others(
     browser: Browser, tmp_path: Path

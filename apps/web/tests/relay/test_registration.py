@@ -15,7 +15,14 @@ import pytest
 from apps.web.tests.gateway.command import called, running
 from apps.web.tests.relay.people import Client, Person, Refused, Town, town
 from apps.web.tests.relay.processes import relay_process
-from crabtalk_web.relay import Limits, Relay, RelayConfig, RelayConfigError, registration
+from crabtalk_web.relay import (
+    Limits,
+    Relay,
+    RelayConfig,
+    RelayConfigError,
+    administration,
+    registration,
+)
 from crabtalk_web.relay.addresses import TrustedProxies
 from crabtalk_web.relay.administration import invite_lifetime
 from crabtalk_web.relay.limits import read_limits
@@ -58,6 +65,8 @@ def test_a_relay_that_others_reach_asks_for_invites_unless_told_otherwise(tmp_pa
     }
     local = RelayConfig(tmp_path)
     assert (local.registration_mode, local.notices()) == ("open", [])
+    # Who names a proxy has one in front, though the relay itself listens to this machine only.
+    assert RelayConfig(tmp_path, trusted_proxies=("127.0.0.1",)).registration_mode == "invite"
     assert RelayConfig(tmp_path, public_url="http://localhost:8000").registration_mode == "open"
     for public in (
         RelayConfig(tmp_path, host="0.0.0.0", **tls),
@@ -212,7 +221,7 @@ def ask(data: Path, query: str) -> int:
 @pytest.mark.req("relay.accounts.flood")
 async def test_a_thousand_accounts_in_a_second_lock_nobody_out(tmp_path: Path) -> None:
     limits = Limits(strangers_requests=10_000)
-    async with town(tmp_path, limits, trusted_proxies=("127.0.0.1",)) as there:
+    async with town(tmp_path, limits, registration="open", trusted_proxies=("127.0.0.1",)) as there:
         ada = await there.person()
         flood = await there.stranger()
         statuses = await asyncio.gather(*(register_from(flood, "203.0.113.9") for _ in range(1000)))
@@ -245,6 +254,22 @@ async def test_accounts_that_nobody_uses_make_room_for_others(tmp_path: Path) ->
 
 
 # ── Quotas ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_running_relay_forgets_removals_that_it_has_acted_on(tmp_path: Path) -> None:
+    query = "SELECT count(*) FROM removals"
+    async with Relay(RelayConfig(tmp_path, port=0)) as relay, relay_client(relay.url) as client:
+        for _ in range(3):
+            assert (await register(client)).status == 200
+        with administration.open_database(tmp_path) as db:
+            for one in administration.list_accounts(db):
+                assert administration.remove_account(db, tmp_path, one["id"])
+        assert await asyncio.to_thread(ask, tmp_path, query) == 3
+        async with asyncio.timeout(10):
+            while await asyncio.to_thread(ask, tmp_path, query):
+                await relay.clean()
+                await asyncio.sleep(0.05)
+        assert (await register(client)).status == 200
 
 
 async def quota_town(there: Town) -> tuple[Person, str]:
@@ -287,6 +312,19 @@ async def test_an_account_keeps_so_many_messages_and_bytes_and_deleting_makes_ro
         assert (await ada.post("/v1/kv", mutations=[pair])).status == 200
 
 
+@pytest.mark.req("relay.quota")
+async def test_many_empty_records_use_up_the_quota_as_well(tmp_path: Path) -> None:
+    async with town(tmp_path, Limits(account_bytes=4000)) as there:
+        ada = await there.person()
+        kept = 0
+        for number in range(50):
+            pair = {"key": f"{number}" + "k" * 300, "value": None, "version": -1}
+            kept += (await ada.post("/v1/kv", mutations=[pair])).status == 200
+        assert 0 < kept < 10
+        artifact = {"header": "AA==", "body": "AA==", "dataEncryptionKey": to_base64(b"x" * 900)}
+        assert (await ada.post("/v1/artifacts", id="a", **artifact)).status == 413
+
+
 def big(ada: Person, size: int) -> dict[str, str]:
     return ada.message("x" * size, f"big {size}")
 
@@ -310,7 +348,7 @@ async def test_an_account_has_so_many_sessions_and_machines(tmp_path: Path) -> N
 @pytest.mark.req("relay.quota")
 async def test_sockets_without_a_token_are_bounded_by_address(tmp_path: Path) -> None:
     limits = Limits(strangers_sockets=2)
-    async with town(tmp_path, limits, trusted_proxies=("127.0.0.1",)) as there:
+    async with town(tmp_path, limits, registration="open", trusted_proxies=("127.0.0.1",)) as there:
         ada, stranger = await there.person(), await there.stranger()
         path = "/v1/updates/?EIO=4&transport=websocket"
         silent = [await stranger.http.ws_connect(path) for _ in range(2)]
@@ -353,7 +391,7 @@ async def test_a_database_of_an_earlier_relay_is_counted_when_it_is_opened(tmp_p
     (one,) = json.loads(
         (await called("relay", "accounts", "list", "--data", tmp_path, "--json")).answer
     )["accounts"]
-    assert (one["messages"], one["bytes"], one["sessions"]) == (2, 8, 1)
+    assert (one["messages"], one["bytes"], one["sessions"]) == (2, 109, 1)
 
 
 @pytest.mark.req("relay.quota")
@@ -443,7 +481,9 @@ async def test_people_behind_a_proxy_are_told_apart_and_others_cannot_pretend(
         headers = {"X-Forwarded-For": address}
         return (await client.ask("POST", "/v1/auth/nonce", {}, headers=headers)).status
 
-    async with town(tmp_path / "one", limits, trusted_proxies=("127.0.0.0/8",)) as there:
+    async with town(
+        tmp_path / "one", limits, registration="open", trusted_proxies=("127.0.0.0/8",)
+    ) as there:
         proxy = await there.stranger()
         assert [await ask_from(proxy, "198.51.100.1") for _ in range(4)] == [200, 200, 200, 429]
         assert await ask_from(proxy, "198.51.100.2") == 200

@@ -95,6 +95,8 @@ async def test_characters_that_hide_are_spelled_out(page: Page) -> None:
         "\U000e0041": "U+E0041",
         "\ufe0f": "U+FE0F",
         "\x00": "U+0000",
+        "\u2800": "U+2800",
+        "\U0001d159": "U+1D159",
     }
     call = "rm " + "x".join(hidden) + " end"
     await page.evaluate(ASK, [asking(approval(call)), {}])
@@ -276,3 +278,33 @@ async def test_a_question_is_shown_as_it_was_written(page: Page) -> None:
     await page.evaluate("(one) => { rows.show(one); }", tool("ask-user", "a3", "Files", args))
     await page.locator("summary").click()
     assert await page.locator(".asked").evaluate("(one) => one.innerText") == text
+
+
+@pytest.mark.req("page.approval.literal")
+async def test_letters_from_right_to_left_change_no_order(page: Page) -> None:
+    call = "rm \u05d0 /tmp/1 2 \u05d1 -rf"
+    env = [["\u05d0", "1 2 \u05d1 3"]]
+    await page.evaluate(ASK, [asking(approval(call, cwd="/\u05d0/1/\u05d1/2", env=env)), {}])
+    lefts = """(one) => {
+      const text = one.firstChild;
+      return Array.from(text.data, (_, at) => {
+        const range = document.createRange();
+        range.setStart(text, at);
+        range.setEnd(text, at + 1);
+        return range.getBoundingClientRect().left;
+      });
+    }"""
+    for shown in [box(page), *await page.locator(".approval-facts code").all()]:
+        found = await shown.evaluate(lefts)
+        assert found == sorted(found)
+
+
+@pytest.mark.req("page.approval.literal")
+async def test_mixed_blanks_are_a_gap_and_cost_no_time(page: Page) -> None:
+    blanks = " \t" * 100_000
+    await page.evaluate(ASK, [asking(approval("ls" + blanks + "; rm -rf ~")), {}])
+    gaps = await box(page).locator(".gap").evaluate_all("(all) => all.map((o) => o.dataset.gap)")
+    assert gaps == ["200,000 blanks"]
+    code = "if x:\n" + " " * 20 + "y\n\n\n\tz"
+    await page.evaluate(ASK, [asking(approval(code)), {}])
+    assert await box(page).locator(".gap").count() == 0

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from .errors import RelayError
 from .ids import new_id, new_token, now_ms, token_hash
 from .limits import Limits
-from .registration import Admission, admit
+from .registration import Admission, admit_account
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def log_in(
     row = db.execute("SELECT id FROM accounts WHERE public_key = ?", (public_key,)).fetchone()
     if row is not None:
         return add_device(db, row["id"], "account", client), False
-    admit(db, admission)
+    admit_account(db, admission)
     return add_device(db, create_account(db, public_key), "account", client), True
 
 
@@ -106,13 +106,13 @@ def saw(db: sqlite3.Connection, seen: dict[str, int]) -> None:
     db.executemany("UPDATE devices SET seen_at = ? WHERE id = ?", pairs)
 
 
-def rename(db: sqlite3.Connection, clients: dict[str, str]) -> None:
+def rename_devices(db: sqlite3.Connection, clients: dict[str, str]) -> None:
     """Devices that call themselves something else now, after an update."""
     pairs = [(client, device) for device, client in clients.items()]
     db.executemany("UPDATE devices SET client = ? WHERE id = ?", pairs)
 
 
-def usage(db: sqlite3.Connection, account: str) -> tuple[int, int]:
+def measure_usage(db: sqlite3.Connection, account: str) -> tuple[int, int]:
     """How many messages it keeps, and how many bytes."""
     row = db.execute("SELECT messages, bytes FROM accounts WHERE id = ?", (account,)).fetchone()
     return (0, 0) if row is None else (int(row["messages"]), int(row["bytes"]))
@@ -128,9 +128,9 @@ def within_quota(
 ) -> T:
     """What `do` returns. Raises RelayError 413 where it keeps more than an account may; the
     database then undoes it. What makes an account smaller is always allowed."""
-    before = usage(db, account)
+    before = measure_usage(db, account)
     result = do(db, account, *args, **given)
-    after = usage(db, account)
+    after = measure_usage(db, account)
     most = (limits.account_messages, limits.account_bytes)
     for name, was, now, bound in zip(("messages", "bytes"), before, after, most, strict=True):
         if now > bound and now > was:

@@ -120,6 +120,11 @@ def removals_after(db: sqlite3.Connection, number: int) -> list[tuple[int, str]]
     return [(int(row["no"]), str(row["account"])) for row in rows]
 
 
+def forget_removals(db: sqlite3.Connection, number: int) -> None:
+    """Deletes removals up to this one, which the running relay has acted on."""
+    db.execute("DELETE FROM removals WHERE no <= ?", (number,))
+
+
 def last_removal(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT coalesce(max(no), 0) FROM removals").fetchone()[0])
 

@@ -58,7 +58,9 @@ class RelayConfig:
 
     @property
     def is_public(self) -> bool:
-        """Whether others than this machine reach it, by itself or through what is in front."""
+        """Whether others than this machine reach it, by itself or through a proxy."""
+        if self.trusted_proxies:
+            return True
         public = urlsplit(self.public_url).hostname or "" if self.public_url else "localhost"
         return not (is_loopback(self.host) and is_loopback(public))
 

@@ -132,7 +132,7 @@ class Doorman:
             self._seen.clear()
         renamed, self._renamed = self._renamed, {}
         if renamed:
-            await self._database.write(accounts.rename, renamed)
+            await self._database.write(accounts.rename_devices, renamed)
 
     def _saw(self, device: str) -> None:
         now = now_ms()

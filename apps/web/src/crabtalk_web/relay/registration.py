@@ -37,10 +37,10 @@ class Admission:
     unused_before: int = 0
 
 
-def admit(db: sqlite3.Connection, admission: Admission) -> None:
+def admit_account(db: sqlite3.Connection, admission: Admission) -> None:
     """Uses up the invite and makes room. Raises RelayError 403."""
     if admission.mode == "closed":
-        raise refusal(CLOSED, "this relay takes no new accounts; ask whoever runs it")
+        raise build_refusal(CLOSED, "this relay takes no new accounts; ask whoever runs it")
     if admission.mode == "invite":
         use_invite(db, admission.invite)
     make_room(db, admission)
@@ -106,7 +106,7 @@ def revoke_invite(db: sqlite3.Connection, invite: str) -> bool:
 
 def use_invite(db: sqlite3.Connection, code: str) -> None:
     if not code:
-        raise refusal(
+        raise build_refusal(
             INVITE_NEEDED, "this relay asks new accounts for an invite; get one from who runs it"
         )
     row = db.execute(
@@ -115,7 +115,7 @@ def use_invite(db: sqlite3.Connection, code: str) -> None:
         (code_hash(code), now_ms()),
     ).fetchone()
     if row is None:
-        raise refusal(
+        raise build_refusal(
             INVITE_NEEDED,
             "this invite is wrong, used up or too old; get another one from who runs the relay",
         )
@@ -131,5 +131,5 @@ def code_hash(code: str) -> bytes:
     return hashlib.sha256(letters.encode()).digest()
 
 
-def refusal(code: str, text: str) -> RelayError:
+def build_refusal(code: str, text: str) -> RelayError:
     return RelayError(403, text, {"error": text, "code": code})

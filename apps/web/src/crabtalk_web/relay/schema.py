@@ -141,8 +141,9 @@ MIGRATIONS = (
     );
     """,
     # What accounts take up, so that quotas cost no scan: triggers count what belongs to an account,
-    # and `messages.append` counts messages, a batch at a time. Invites, and accounts that were
-    # removed.
+    # and `messages.append` counts messages, a batch at a time. A pair and an artifact count as 100
+    # bytes more than they hold: there is no other bound for how many empty ones an account makes.
+    # Invites, and accounts that were removed.
     """
     ALTER TABLE accounts ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE accounts ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
@@ -152,8 +153,9 @@ MIGRATIONS = (
             + coalesce(length(data_key), 0) + bytes AS size FROM sessions
         UNION ALL SELECT account, length(metadata) + coalesce(length(daemon_state), 0)
             + coalesce(length(data_key), 0) FROM machines
-        UNION ALL SELECT account, coalesce(length(value), 0) FROM pairs
-        UNION ALL SELECT account, length(header) + length(body) FROM artifacts
+        UNION ALL SELECT account, 100 + length(key) + coalesce(length(value), 0) FROM pairs
+        UNION ALL SELECT account, 100 + length(header) + length(body) + length(data_key)
+            FROM artifacts
         UNION ALL SELECT id, coalesce(length(settings), 0) FROM accounts;
     UPDATE sessions SET bytes =
         coalesce((SELECT sum(length(content)) FROM messages WHERE session = sessions.no), 0)
@@ -210,23 +212,24 @@ MIGRATIONS = (
         UPDATE sessions SET bytes = bytes - length(OLD.data) WHERE no = OLD.session;
     END;
     CREATE TRIGGER pair_added AFTER INSERT ON pairs BEGIN
-        UPDATE accounts SET bytes = bytes + coalesce(length(NEW.value), 0) WHERE id = NEW.account;
+        UPDATE accounts SET bytes = bytes + 100 + length(NEW.key)
+            + coalesce(length(NEW.value), 0) WHERE id = NEW.account;
     END;
     CREATE TRIGGER pair_changed AFTER UPDATE OF value ON pairs BEGIN
         UPDATE accounts SET bytes = bytes + coalesce(length(NEW.value), 0)
             - coalesce(length(OLD.value), 0) WHERE id = NEW.account;
     END;
     CREATE TRIGGER artifact_added AFTER INSERT ON artifacts BEGIN
-        UPDATE accounts SET bytes = bytes + length(NEW.header) + length(NEW.body)
-            WHERE id = NEW.account;
+        UPDATE accounts SET bytes = bytes + 100 + length(NEW.header) + length(NEW.body)
+            + length(NEW.data_key) WHERE id = NEW.account;
     END;
     CREATE TRIGGER artifact_changed AFTER UPDATE OF header, body ON artifacts BEGIN
         UPDATE accounts SET bytes = bytes + length(NEW.header) + length(NEW.body)
             - length(OLD.header) - length(OLD.body) WHERE id = NEW.account;
     END;
     CREATE TRIGGER artifact_removed AFTER DELETE ON artifacts BEGIN
-        UPDATE accounts SET bytes = bytes - length(OLD.header) - length(OLD.body)
-            WHERE id = OLD.account;
+        UPDATE accounts SET bytes = bytes - 100 - length(OLD.header) - length(OLD.body)
+            - length(OLD.data_key) WHERE id = OLD.account;
     END;
     CREATE TRIGGER settings_changed AFTER UPDATE OF settings ON accounts BEGIN
         UPDATE accounts SET bytes = bytes + coalesce(length(NEW.settings), 0)

@@ -86,6 +86,8 @@ class Relay:
         self._runner = web.AppRunner(
             application(self.core), access_log=None, logger=QUIET, shutdown_timeout=STOPPING
         )
+        # Before the first request: a token that is read earlier must not outlive its account.
+        self._last_removal = await database.read(administration.last_removal)
         await self._runner.setup()
         site = web.TCPSite(self._runner, config.host, config.port, ssl_context=tls, backlog=1024)
         try:
@@ -98,7 +100,6 @@ class Relay:
                 " choose another port"
             ) from None
         self.port = self._runner.addresses[0][1]
-        self._last_removal = await database.read(administration.last_removal)
         self._chores = [
             asyncio.get_running_loop().create_task(repeat(seconds, chore))
             for seconds, chore in (
@@ -151,6 +152,7 @@ class Relay:
         known = await core.database.read(attachments.names)
         await asyncio.to_thread(core.blobs.sweep, known, limits.upload)
         await core.database.write(registration.forget_old_invites)
+        await core.database.write(administration.forget_removals, self._last_removal)
 
     async def create_invite(self, uses: int, seconds: float) -> str:
         """The code of an invite that lets so many people make an account."""

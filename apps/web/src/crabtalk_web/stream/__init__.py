@@ -7,6 +7,7 @@ docs/session-stream.md describes the whole of it.
 from .bodies import (
     AgentBody,
     AnyBody,
+    Chain,
     MessageMeta,
     SessionBody,
     UserBody,
@@ -14,8 +15,8 @@ from .bodies import (
     decode_body,
     encode_body,
     read_body,
+    read_chain,
 )
-from .chain import Chain, read_chain
 from .envelope import Envelope, EnvelopeError, Role, Usage
 from .events import (
     EVENTS,

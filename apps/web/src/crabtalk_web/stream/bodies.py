@@ -1,5 +1,6 @@
 """Bodies: what is sealed around an envelope, and the older kinds of messages beside it."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -99,3 +100,46 @@ def read(value: Any, kind: Any) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise EnvelopeError(str(error)) from None
+
+
+# ── Chains ──────────────────────────────────────────────────────────────────────────────────────
+# A relay stores and delivers messages, and must not be able to have one acted on twice, to leave
+# one out or to change their order. So a device writes into each message, inside the seal, which
+# one it is and what came before it. Clients that know nothing of this leave the key out.
+
+CHAIN_KEY = "crabtalkChain"
+CHAIN_ID = re.compile(r"[0-9a-zA-Z_-]{16,64}")
+# SHA-256 in base64.
+CHAIN_HASH = re.compile(r"[0-9a-zA-Z+/]{43}=")
+LAST_COUNTER = 2**53 - 1
+
+
+class Chain(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`device` names the device, `chain` one unbroken row of its messages in one session.
+
+    `counter` begins with 1. `previous` is the SHA-256 of the sealed bytes of the message before,
+    in base64; empty for the first.
+    """
+
+    device: str
+    chain: str
+    session: str
+    counter: int
+    previous: str = ""
+
+
+def read_chain(body: Any) -> Chain | None:
+    """The chain of an opened body; None where there is none that can be understood."""
+    given = body.get(CHAIN_KEY) if isinstance(body, dict) else None
+    try:
+        chain = msgspec.convert(given, Chain)
+    except msgspec.ValidationError:
+        return None
+    is_first = chain.counter == 1
+    is_sound = (
+        CHAIN_ID.fullmatch(chain.device) is not None
+        and CHAIN_ID.fullmatch(chain.chain) is not None
+        and 1 <= chain.counter <= LAST_COUNTER
+        and (not chain.previous if is_first else CHAIN_HASH.fullmatch(chain.previous) is not None)
+    )
+    return chain if is_sound else None

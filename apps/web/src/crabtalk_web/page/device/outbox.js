@@ -9,6 +9,7 @@ import { Backoff } from "../relay/backoff.js";
 import { expect, RefusedError } from "../relay/errors.js";
 import { Chains } from "./chain.js";
 import { pictureOf } from "./picture.js";
+import { result } from "./store.js";
 
 const LOCK = "crabtalk outbox";
 
@@ -118,8 +119,12 @@ export class Outbox {
   async discard(localId) {
     this.#items.delete(localId);
     this.#unpacked.delete(localId);
-    const kept = await this.#store.get("outbox", localId);
-    await this.#store.delete("outbox", localId);
+    let kept;
+    // In one: a message that is sealed between two steps would leave a gap in its chain.
+    await this.#store.change(["outbox"], async ({ outbox }) => {
+      kept = await result(outbox.get(localId));
+      outbox.delete(localId);
+    });
     // Nobody knows whether the relay has it, so the next message cannot say that it follows it.
     if (kept?.sealed) await this.#chains.restart(kept.id);
   }

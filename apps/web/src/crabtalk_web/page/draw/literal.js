@@ -6,38 +6,66 @@ import { h } from "./dom.js";
 import { counted } from "./time.js";
 
 // Controls, formats, unassigned and private characters, lone surrogates, every space but the plain
-// one, and all that fonts draw as nothing. Tabs and line feeds are what they are.
-const HIDDEN = "(?![ \\n\\t])[\\p{C}\\p{Z}\\p{Default_Ignorable_Code_Point}]";
-// A command behind so many spaces or empty lines is easily overlooked.
-const GAP = " {24,}|\\t{6,}|(?:[ \\t]*\\n){6,}";
-const EITHER = new RegExp(`(${HIDDEN})|${GAP}`, "gu");
+// one, and all that fonts draw as nothing (U+2800 and U+1D159 are symbols without ink). Tabs and
+// line feeds are what they are.
+const HIDDEN = "(?![ \\n\\t])[\\p{C}\\p{Z}\\p{Default_Ignorable_Code_Point}\\u2800\\u{1D159}]";
+// A run of blanks is taken as one piece, so the time is linear in the length of the text.
+const PIECE = new RegExp(`(${HIDDEN})|[ \\t\\n]+`, "gu");
+// A command behind so many columns or empty lines is easily overlooked.
+const WIDE_GAP = 24;
+const TALL_GAP = 6;
+const TAB_WIDTH = 4;
 // Boxes in one text; further characters are written out without one.
 const MOST_BOXES = 2000;
 
 /** Nodes for a text. @returns {(string | Node)[]} */
-export function literal(text) {
+export function renderLiteral(text) {
   const nodes = [];
-  let at = 0;
-  for (const found of text.matchAll(EITHER)) {
-    if (found.index > at) nodes.push(text.slice(at, found.index));
-    const isBoxed = nodes.length < 2 * MOST_BOXES;
-    nodes.push(found[1] === undefined ? gap(found[0]) : spelled(found[1], isBoxed));
-    at = found.index + found[0].length;
+  let from = 0; // of what is not in a node yet
+  const add = (start, end, node) => {
+    if (start > from) nodes.push(text.slice(from, start));
+    nodes.push(node);
+    from = end;
+  };
+  for (const { 0: piece, 1: hidden, index } of text.matchAll(PIECE)) {
+    if (hidden !== undefined) {
+      add(index, index + piece.length, spellCharacter(hidden, nodes.length < 2 * MOST_BOXES));
+      continue;
+    }
+    let at = index;
+    for (const part of splitBlanks(piece)) {
+      if (isGap(part)) add(at, at + part.length, markGap(part));
+      at += part.length;
+    }
   }
-  if (at < text.length) nodes.push(text.slice(at));
+  if (from < text.length) nodes.push(text.slice(from));
   return nodes;
 }
 
-function spelled(char, isBoxed) {
+/** Many line breaks are one part; otherwise each line is one. */
+function splitBlanks(blanks) {
+  const lines = blanks.split("\n");
+  if (lines.length <= TALL_GAP) return lines.flatMap((line, at) => (at ? ["\n", line] : [line]));
+  const last = lines.at(-1);
+  return [blanks.slice(0, blanks.length - last.length), last];
+}
+
+function isGap(part) {
+  if (part.includes("\n")) return part.length > 1;
+  const tabs = part.split("\t").length - 1;
+  return part.length + tabs * (TAB_WIDTH - 1) >= WIDE_GAP;
+}
+
+function spellCharacter(char, isBoxed) {
   const code = `U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
   if (!isBoxed) return `[${code}]`;
   return h("span", { class: "spelled", title: `Hidden character ${code}` }, code);
 }
 
 /** The gap itself stays; what is said of it is drawn, and is no part of the text. */
-function gap(text) {
+function markGap(text) {
   const lines = text.split("\n").length - 1;
-  const spaces = text[0] === "\t" ? "tab" : "space";
+  const spaces = !text.includes(" ") ? "tab" : text.includes("\t") ? "blank" : "space";
   const words = lines ? counted(lines, "line break") : counted(text.length, spaces);
   return h("span", { class: "gap", dataset: { gap: words } }, text);
 }

@@ -3,7 +3,7 @@
 // button allows anything, and a button that has just appeared under a finger does nothing yet.
 
 import { fill, h, setText } from "../draw/dom.js";
-import { literal } from "../draw/literal.js";
+import { renderLiteral } from "../draw/literal.js";
 import { counted } from "../draw/time.js";
 import { visible } from "../draw/visible.js";
 
@@ -37,8 +37,8 @@ export function settleApproval(element) {
 
 /** What was asked, for the history: the same facts without the buttons. */
 export function renderApprovalFacts(approval) {
-  return h("div", { class: "approval-part" }, strangerLine(approval), callBox(approval),
-    facts(approval));
+  return h("div", { class: "approval-part" }, renderStranger(approval), renderCall(approval),
+    renderFacts(approval));
 }
 
 /** Several calls of one step are decided one by one and answered together. */
@@ -130,14 +130,14 @@ class Part {
     const others = this.#buttons.filter((button) => button !== always);
     this.element = h("div", { class: "approval-part" },
       h("p", { class: "approval-title" }, visible(approval.agent || "The agent"), " wants to call ",
-        h("code", { dir: "ltr" }, literal(approval.tool || one.header || "a tool")), "."),
-      strangerLine(approval),
-      callBox(approval),
-      facts(approval),
+        h("code", { dir: "ltr" }, renderLiteral(approval.tool || one.header || "a tool")), "."),
+      renderStranger(approval),
+      renderCall(approval),
+      renderFacts(approval),
       approval.isWhole ? null : h("p", { class: "approval-cut", role: "note" }, CUT),
       h("div", { class: "approval-acts" }, others),
       always && h("div", { class: "approval-always" }, always,
-        h("p", { id: about }, "From now on allows: ", h("span", {}, literal(approval.always)))));
+        h("p", { id: about }, "From now on allows: ", h("span", {}, renderLiteral(approval.always)))));
   }
 
   get answer() {
@@ -180,19 +180,19 @@ function isOffered({ approval }, label) {
   return approval.isWhole && (label !== ALWAYS || Boolean(approval.always));
 }
 
-function strangerLine({ forOwner, requestedBy }) {
+function renderStranger({ forOwner, requestedBy }) {
   if (!forOwner) return null;
   return h("p", { class: "approval-stranger" }, "Asked for by ",
-    h("code", { dir: "ltr" }, literal(requestedBy || "somebody else")), ", who is not you.");
+    h("code", { dir: "ltr" }, renderLiteral(requestedBy || "somebody else")), ", who is not you.");
 }
 
 /** All of the call in a box that scrolls by itself, and says when there is more of it. */
-function callBox({ call, isWhole }) {
+function renderCall({ call, isWhole }) {
   const lines = call.split("\n").length;
   const pre = h("pre", {
     class: "literal", dir: "ltr", tabindex: "0", role: "region",
     "aria-label": isWhole ? `The whole call, ${counted(lines, "line")}` : "Part of the call",
-  }, literal(call));
+  }, renderLiteral(call));
   const more = h("span", {}, "There is more: scroll to see all of it.");
   const all = h("button", { type: "button", class: "show-all quiet", onClick: () => {
     pre.classList.add("is-open");
@@ -211,12 +211,12 @@ function callBox({ call, isWhole }) {
   return h("div", { class: "literal-box" }, pre, line);
 }
 
-function facts({ cwd, env, reason }) {
+function renderFacts({ cwd, env, reason }) {
   const rows = [
-    cwd && ["Directory", h("code", { dir: "ltr" }, literal(cwd))],
+    cwd && ["Directory", h("code", { dir: "ltr" }, renderLiteral(cwd))],
     env.length > 0 && ["Environment", env.map(([name, value]) =>
-      h("code", { class: "variable", dir: "ltr" }, literal(`${name}=${value}`)))],
-    reason && ["Why it asks", h("span", {}, literal(reason))],
+      h("code", { class: "variable", dir: "ltr" }, renderLiteral(`${name}=${value}`)))],
+    reason && ["Why it asks", h("span", {}, renderLiteral(reason))],
   ].filter(Boolean);
   if (!rows.length) return null;
   return h("dl", { class: "approval-facts" },

@@ -16,7 +16,7 @@ export class QuestionShelf {
 
   draw() {
     const waiting = this.#session.questions;
-    const there = new Set(waiting.map((question) => question.id));
+    const there = new Set(waiting.map(keyOf));
     const gone = [...this.#forms.keys()].filter((id) => !there.has(id));
     const hadFocus = this.element.contains(document.activeElement);
     for (const id of gone) this.#forms.delete(id);
@@ -30,13 +30,13 @@ export class QuestionShelf {
   }
 
   #form(question) {
-    const kept = this.#forms.get(question.id);
+    const kept = this.#forms.get(keyOf(question));
     if (kept) return kept;
     const form = renderQuestion(question, {
       answer: (answers) => this.#settle(this.#session.answer(question.id, answers), "Answered."),
       dismiss: () => this.#settle(this.#session.dismiss(question.id), "Dismissed."),
     });
-    this.#forms.set(question.id, form);
+    this.#forms.set(keyOf(question), form);
     announce(spokenOf(this.#session.agent, question));
     return form;
   }
@@ -47,6 +47,12 @@ export class QuestionShelf {
     else announce(done);
     return outcome;
   }
+}
+
+/** A form is drawn anew when the calls it shows are others, or can be seen whole by now. */
+function keyOf({ id, questions }) {
+  const shown = questions.map(({ approval }) => approval && [approval.digest, approval.isWhole]);
+  return JSON.stringify([id, shown]);
 }
 
 /** What is said of a question when it comes. A call is read where it stands. */
