@@ -1,7 +1,7 @@
 """`python -m bench [name ...]` measures; without names everything, and rewrites the README.
 
 What takes minutes is not part of everything: `python -m bench load`, `python -m bench soak`, each
-with options of its own.
+with options of its own. `delivery` is part of everything and has options too.
 """
 
 import os
@@ -13,8 +13,10 @@ from pathlib import Path
 
 from . import (
     accepted,
+    client_keys,
     codec,
     commands,
+    delivery,
     events,
     fleet,
     footprint,
@@ -23,6 +25,7 @@ from . import (
     load,
     memory,
     model,
+    permissions,
     ping,
     search,
     size,
@@ -44,6 +47,7 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "size": size.run,
     "model": model.run,
     "turns": turns.run,
+    "permissions": permissions.run,
     "history": history.run,
     "memory": memory.run,
     "search": search.run,
@@ -55,9 +59,12 @@ BENCHES: dict[str, Callable[[], list[Table]]] = {
     "page": web_page.run,
     "gateways": gateways.run,
     "fleet": fleet.run,
+    "delivery": lambda: delivery.run([]),
 }
 LONG: dict[str, Callable[[list[str]], list[Table]]] = {
     "accepted": accepted.run,
+    "client": client_keys.run,
+    "delivery": delivery.run,
     "load": load.run,
     "soak": soak.run,
 }
@@ -72,7 +79,7 @@ def main() -> None:
         return
     names = sys.argv[1:] or list(BENCHES)
     if unknown := set(names) - set(BENCHES):
-        known = ", ".join([*BENCHES, *LONG])
+        known = ", ".join({**BENCHES, **LONG})
         sys.exit(f"no bench called {', '.join(sorted(unknown))}; there are {known}")
     tables = []
     for name in names:

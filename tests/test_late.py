@@ -6,7 +6,10 @@ from importlib import import_module
 
 import pytest
 
-PACKAGES = ["crabtalk", "crabtalk.component", "crabtalk.component.gateway", "crabtalk.transport"]
+PACKAGES = [
+    *("crabtalk", "crabtalk.component", "crabtalk.component.gateway", "crabtalk.memory"),
+    *("crabtalk.policy", "crabtalk.storage", "crabtalk.transport"),
+]
 
 
 def modules_after(code: str) -> set[str]:

@@ -147,7 +147,10 @@ CALLS: dict[str, tuple[dict[str, object], object]] = {
         dict(agent="a", content="c", sender="s"),
         wire.SteerSessionMsg(agent="a", sender="s", content="c"),
     ),
-    "kill": (dict(agent="a", sender="s"), wire.KillMsg(agent="a", sender="s")),
+    "kill": (
+        dict(agent="a", sender="s", run_id="r", key="k"),
+        wire.KillMsg(agent="a", sender="s", run_id="r", key="k"),
+    ),
     "compact": (dict(agent="a", sender="s"), wire.CompactMsg(agent="a", sender="s")),
     "list_active_conversations": (
         dict(agent="a", sender="s"),
@@ -165,6 +168,10 @@ CALLS: dict[str, tuple[dict[str, object], object]] = {
     "list_messages": (
         dict(agent="a", sender="s", offset=0, limit=5),
         wire.ListMessagesMsg(agent="a", sender="s", offset=0, limit=5),
+    ),
+    "list_records": (
+        dict(agent="a", sender="s", position=3, log_id="l", limit=5),
+        wire.ListRecordsMsg(agent="a", sender="s", position=3, log_id="l", limit=5),
     ),
     "list_archives": (
         dict(agent="a", sender="s"),
@@ -244,7 +251,7 @@ CALLS: dict[str, tuple[dict[str, object], object]] = {
         dict(source="s", payload="p"),
         wire.PublishEventMsg(source="s", payload="p"),
     ),
-    "hello": ({}, wire.HelloMsg(protocol_version=1, client="python")),
+    "hello": ({}, wire.HelloMsg(protocol_version=1, client="python", wants_features=True)),
     "ping": ({}, wire.Ping()),
     "get_config": ({}, wire.GetConfig()),
     "reload": ({}, wire.ReloadMsg()),
@@ -281,7 +288,8 @@ async def test_each_method_sends_its_request_and_returns_its_answer(
 def test_every_request_has_a_method_of_its_name() -> None:
     methods = {name for name, _ in inspect.getmembers(Client, inspect.isfunction)}
     assert set(ROUTES) <= methods
-    assert set(CALLS) | {"stream", "subscribe_events", "subscribe_mcp_events"} == set(ROUTES)
+    streams = {"stream", "attach", "subscribe_events", "subscribe_mcp_events"}
+    assert set(CALLS) | streams == set(ROUTES)
 
 
 @pytest.mark.req("client.primitives")
@@ -610,7 +618,10 @@ async def test_a_daemon_that_dies_in_a_stream_is_an_error_not_an_end(run: RunFil
         writer.write(bytes.fromhex("0000000a2208 0a060a0463726162"))  # stream.start{crab}
         writer.write(bytes.fromhex("000000ff00"))
 
-    async with serving(die, run.socket), connect(f"unix:{run.socket}") as client:
+    async with (
+        serving(die, run.socket),
+        connect(f"unix:{run.socket}", reconnect_timeout=0) as client,
+    ):
         events = client.stream("crab", "hi")
         assert await anext(events) == wire.StreamStart(agent="crab")
         with pytest.raises(ConnectionClosedError, match="inside a frame: 1 of 255"):

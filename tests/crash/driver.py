@@ -97,7 +97,7 @@ class Siege:
             for number in range(1, rounds + 1):
                 async with asyncio.timeout(ROUND):
                     await self._round(number)
-            async with connect(home=self._home) as client:
+            async with connect(home=self._home, reconnect_timeout=0) as client:
                 for book in self._books:
                     await self._check(client, book)
         except BaseException as error:
@@ -124,7 +124,7 @@ class Siege:
         self._note_kill(books)
         self._tear(books)
         await self._restart()
-        async with connect(home=self._home) as client:
+        async with connect(home=self._home, reconnect_timeout=0) as client:
             await until_recovered(client)
             await self._check_files(client)
             for book in books:
@@ -167,7 +167,10 @@ class Siege:
             trigger.signal = signal.SIGKILL
         watching = asyncio.ensure_future(self._watch())
         try:
-            async with connect(home=self._home) as client, asyncio.TaskGroup() as group:
+            async with (
+                connect(home=self._home, reconnect_timeout=0) as client,
+                asyncio.TaskGroup() as group,
+            ):
                 for book in books:
                     talker = Talker(client, book, trigger, self._source(book.pair.sender))
                     work = talker.crowd() if self._crowded else talker.talk()

@@ -36,14 +36,14 @@ class Slow(Hook):
         return f"slowly: {arguments['say']}"
 
 
-async def host(place: Home, config: Config, logs: Logs) -> None:
+async def host(place: Home, config: Config, logs: Logs, hook: Hook) -> None:
     daemon = Daemon(
         place.path,
         FileStorage(place.path, flush=config.flush),
         config.document,
         limits=config.runtime_limits,
         feed_limits=config.feed_limits,
-        hook=Slow(),
+        hook=hook,
         keep_secret=logs.add_secrets,
     )
     await serve(place, config, DaemonServer(daemon), ready, daemon)
@@ -54,7 +54,7 @@ def ready(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def main() -> None:
+def main(hook: Hook | None = None) -> None:
     place = Home(Path(sys.argv[1]))
     config = load_config(place.config, tcp="off")
     with (
@@ -64,7 +64,7 @@ def main() -> None:
         ) as logs,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        runner.run(host(place, config, logs))
+        runner.run(host(place, config, logs, hook or Slow()))
 
 
 if __name__ == "__main__":

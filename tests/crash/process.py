@@ -58,7 +58,7 @@ class Process:
                 await self._listen()
                 raise AssertionError(self.said)
             self._listening = asyncio.ensure_future(self._listen())
-            async with connect(home=self.home) as client:
+            async with connect(home=self.home, reconnect_timeout=0) as client:
                 await client.ping()
         return time.monotonic() - begun
 

@@ -81,7 +81,7 @@ async def kill_with_a_line(home: Path) -> None:
     async with model_server() as model:
         prepare(home, model)
         async with running(home) as process:
-            async with connect(home=home) as client:
+            async with connect(home=home, reconnect_timeout=0) as client:
                 streams = []
                 for number, script in enumerate(["!wait", "!say two", "!say three"], 1):
                     stream = client.stream("crab", f"#user/{number}\n{script}")
@@ -97,7 +97,7 @@ async def kill_with_a_line(home: Path) -> None:
             assert [m.token for m in read_log(log_path(home, pair), pair).messages] == ["user/1"]
             for _ in range(2):  # the second start has nothing left to do
                 await process.start()
-                async with connect(home=home) as client:
+                async with connect(home=home, reconnect_timeout=0) as client:
                     await until_recovered(client)
                     log = read_log(log_path(home, pair), pair)
                     assert [m.token for m in log.messages] == [
@@ -147,7 +147,7 @@ async def cut_anywhere(home: Path) -> None:
             cuts[pair] = data[:end]
             log_path(home, pair).write_bytes(data[:end])
         model.reset()
-        async with running(home), connect(home=home) as client:
+        async with running(home), connect(home=home, reconnect_timeout=0) as client:
             await asyncio.gather(*(go_on(home, client, model, *cut) for cut in cuts.items()))
 
 
@@ -155,7 +155,7 @@ async def made(home: Path) -> bytes:
     """The log of a conversation with everything in it."""
     pair = Pair("crab", "whole123")
     calls = '!tool slow {"ms": 0, "say": "ä"}\n!tool slow {"ms": 0, "say": "b"}'
-    async with connect(home=home) as client:
+    async with connect(home=home, reconnect_timeout=0) as client:
         for number in (1, 2):
             await talk(client, pair, Turn(f"#whole/{number}1\n!say größtenteils"))
             await talk(client, pair, Turn(f"#whole/{number}2\n{calls}"))
@@ -217,7 +217,7 @@ async def kill_while_writing(home: Path, rounds: int) -> None:
                 pair = Pair("crab", f"s{number}")
                 path = log_path(home, pair)
                 turn = Turn(f"#s{number}/2\n!say a lot\n{'größer ' * 2**18}")
-                async with connect(home=home) as client:
+                async with connect(home=home, reconnect_timeout=0) as client:
                     if number % 2:  # otherwise it is the first line of all
                         await talk(client, pair, Turn(f"#s{number}/1\n!say well"))
                     before = path.read_bytes() if path.exists() else b""
@@ -229,7 +229,7 @@ async def kill_while_writing(home: Path, rounds: int) -> None:
                 assert log.data.startswith(before)
                 check_turn(turn, log.messages[2 * (number % 2) :])
                 await process.start()
-                async with connect(home=home) as client:
+                async with connect(home=home, reconnect_timeout=0) as client:
                     await check_wire(client, pair, log)
                     turn = await talk(client, pair, Turn(f"#s{number}/3\n!say and on"))
                     assert not turn.error
@@ -282,7 +282,7 @@ async def kill_while_replacing(home: Path, rounds: int) -> None:
             for number in range(rounds):
                 before = tomllib.loads(path.read_text())["prompt"]
                 after = f"You are owl number {number}. {'Größe. ' * 2**14}"
-                async with connect(home=home) as client:
+                async with connect(home=home, reconnect_timeout=0) as client:
                     striking = kill_when_changed(process, replaced if number % 2 else touched)
                     update = client.update_agent("owl", {"description": after[:20]}, prompt=after)
                     _, outcome = await asyncio.gather(striking, update, return_exceptions=True)
@@ -291,7 +291,7 @@ async def kill_while_replacing(home: Path, rounds: int) -> None:
                 found = tomllib.loads(path.read_text())["prompt"]
                 assert found in ([after] if is_told else [before, after])
                 await process.start()
-                async with connect(home=home) as client:
+                async with connect(home=home, reconnect_timeout=0) as client:
                     assert not (await client.get_stats()).problems
                     names = [agent.name for agent in (await client.list_agents()).agents]
                     assert names == ["crab", "owl"]

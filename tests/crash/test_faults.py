@@ -71,7 +71,7 @@ class Place:
 async def place(home: Path) -> AsyncIterator[Place]:
     async with model_server(summary="Short. It was.") as model:
         prepare(home, model)
-        async with running(home) as process, connect(home=home) as client:
+        async with running(home) as process, connect(home=home, reconnect_timeout=0) as client:
             yield Place(home, model, process, client)
 
 
@@ -351,7 +351,7 @@ async def test_told_to_stop_it_does_not_wait_for_ever_and_keeps_what_was_said(ho
         prepare(home, model)
         with (home / "config.toml").open("a") as config:
             config.write("[limits]\ndrain_timeout = 0.2\n")
-        async with running(home) as process, connect(home=home) as client:
+        async with running(home) as process, connect(home=home, reconnect_timeout=0) as client:
             place = Place(home, model, process, client)
             task = await first_words(place, "#user/1\n!say one \n!hang")
             process.signal(signal.SIGTERM)

@@ -25,7 +25,7 @@ from crabtalk.daemon.config import load_config
 from crabtalk.daemon.daemon import Daemon
 from crabtalk.daemon.feed import FeedLimits
 from crabtalk.daemon.firings import EventLimits
-from crabtalk.daemon.server import DaemonServer
+from crabtalk.daemon.server import RETURN_SECONDS, DaemonServer
 from crabtalk.daemon.storing import open_storage
 from crabtalk.mcp import McpLimits
 from crabtalk.model import Tool
@@ -130,6 +130,8 @@ async def served(
     event_limits: EventLimits | None = None,
     mcp_limits: McpLimits | None = None,
     transport_limits: TransportLimits | None = None,
+    return_seconds: float = RETURN_SECONDS,
+    server: type[DaemonServer] = DaemonServer,
 ) -> AsyncIterator[Served]:
     """Serves the home in `path`; `agents` and `config` are what its files say, if there are none.
 
@@ -163,7 +165,8 @@ async def served(
             fleet=fleet,
         )
         listener = Listener(
-            DaemonServer(daemon), transport_limits or TransportLimits(drain_timeout=1)
+            server(daemon, return_seconds=return_seconds),
+            transport_limits or TransportLimits(drain_timeout=1),
         )
         listener.open(listen_unix(RunFiles.of(home).socket), Door("unix"))
         try:

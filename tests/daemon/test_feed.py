@@ -284,7 +284,7 @@ async def test_a_subscriber_that_never_reads_slows_no_turn_down(tmp_path: Path) 
 
 
 def a_run(agent: str = "crab") -> Run:
-    return Run("r1", Pair(agent, "user"), agent, Env(), 8, cwd=Path("/"))
+    return Run("r1", Pair(agent, "user"), agent, Env(), 8, 1024, cwd=Path("/"))
 
 
 @pytest.mark.req("feed.missed")

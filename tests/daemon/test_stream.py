@@ -230,9 +230,10 @@ async def test_the_end_says_why_and_only_a_failure_has_an_error(
 async def test_an_unknown_agent_is_one_error_without_start_and_end(tmp_path: Path) -> None:
     async with served(tmp_path) as daemon:
         peer = await daemon.peer()
-        peer.send(wire.ClientMessage(stream=wire.StreamMsg(agent="squid", content="hello")), ping())
+        peer.send(wire.ClientMessage(stream=wire.StreamMsg(agent="squid", content="hello")))
         async with asyncio.timeout(PATIENCE):
             assert "'squid'" in await peer.expect_error(404)
+            peer.send(ping())
             assert (await peer.expect()).WhichOneof("msg") == "pong"
         await peer.close()
 

@@ -14,7 +14,7 @@ from crabtalk.protocol import wire
 
 async def listen(home: str, sender: str, said: str, detach: bool) -> str:
     is_reading = False
-    async with connect(home=Path(home)) as client:
+    async with connect(home=Path(home), reconnect_timeout=0) as client:
         async for event in client.stream("crab", said, sender=sender, detach=detach):
             if isinstance(event, wire.StreamChunk) and not is_reading:
                 is_reading = True

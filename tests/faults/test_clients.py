@@ -55,7 +55,7 @@ async def place(home: Path) -> AsyncIterator[Place]:
         child = Child(home)
         try:
             await child.start()
-            async with connect(home=home) as client:
+            async with connect(home=home, reconnect_timeout=0) as client:
                 yield Place(home, model, child, client)
         finally:
             await child.kill()
@@ -129,7 +129,10 @@ async def test_a_client_that_is_killed_takes_its_turn_along_unless_it_was_to_out
 async def test_a_feed_that_nobody_reads_slows_no_turn_and_holds_a_bounded_part(
     place: Place,
 ) -> None:
-    async with connect(home=place.home) as deaf, aclosing(deaf.subscribe_events()) as feed:
+    async with (
+        connect(home=place.home, reconnect_timeout=0) as deaf,
+        aclosing(deaf.subscribe_events()) as feed,
+    ):
         await place.others_are_answered()
         first = asyncio.ensure_future(anext(feed))
         async with asyncio.timeout(PATIENCE):

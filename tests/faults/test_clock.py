@@ -86,7 +86,7 @@ async def daemon(home: Path, clock: Clock) -> AsyncIterator[Client]:
         async with asyncio.timeout(PATIENCE):
             said = (await process.stderr.readline()).decode()
         assert "is ready" in said, said + (await process.stderr.read()).decode()
-        async with connect(home=home) as client:
+        async with connect(home=home, reconnect_timeout=0) as client:
             yield client
         process.terminate()
         async with asyncio.timeout(PATIENCE):

@@ -58,7 +58,7 @@ async def test_on_a_disk_that_is_full_all_that_is_refused_says_so_and_nothing_is
 ) -> None:
     async with own_disk(home, config(model)) as disk:
         await ready(disk)
-        async with connect(home=disk.home) as client:
+        async with connect(home=disk.home, reconnect_timeout=0) as client:
             assert (await client.send("crab", "!say one")).content == "one"
             before = files(disk)
             disk.fill()
@@ -121,7 +121,7 @@ async def test_a_home_that_becomes_read_only_can_be_read_and_later_written_again
 ) -> None:
     async with own_disk(home, config(model)) as disk:
         await ready(disk)
-        async with connect(home=disk.home) as client:
+        async with connect(home=disk.home, reconnect_timeout=0) as client:
             assert (await client.send("crab", "!say one")).content == "one"
             await disk.make_read_only()
             asked = model.asked

@@ -84,7 +84,7 @@ async def place(home: Path) -> AsyncIterator[Place]:
         child = Child(home)
         try:
             await child.start()
-            async with connect(home=home) as client:
+            async with connect(home=home, reconnect_timeout=0) as client:
                 yield Place(home, model, child, client)
         finally:
             await child.kill()
@@ -229,7 +229,7 @@ async def test_a_model_server_that_is_stopped_is_waited_for_no_longer_than_its_t
         child = Child(home)
         try:
             await child.start()
-            async with connect(home=home) as client:
+            async with connect(home=home, reconnect_timeout=0) as client:
                 os.kill(pid, signal.SIGSTOP)
                 try:
                     place = Place(home, BadModel(), child, client)

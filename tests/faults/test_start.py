@@ -36,7 +36,7 @@ async def test_a_daemon_that_nobody_has_asked_anything_has_not_loaded_what_it_ma
                 said = (await process.stderr.readline()).decode()
                 loaded = re.match(r"import time: .*\| +(\S+)$", said)
                 assert loaded is None or loaded[1] not in LATE, said
-            async with connect(home=home) as client:
+            async with connect(home=home, reconnect_timeout=0) as client:
                 assert len((await client.list_agents()).agents) == 1  # all is opened
         process.terminate()
         async with asyncio.timeout(PATIENCE):

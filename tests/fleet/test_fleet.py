@@ -463,7 +463,7 @@ async def test_a_daemon_names_the_others_and_their_database(
         fleet = (await here.get_stats()).fleet
         assert [member.is_alive for member in fleet.members] == [True] * 3
         assert sum(member.is_self for member in fleet.members) == 1
-        assert fleet.schema_version == 3
+        assert fleet.schema_version == 4
         assert fleet.lease_secs == 10
         assert abs(fleet.clock_ahead) < 1
 

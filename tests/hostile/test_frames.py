@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.protocol import Shape, wire
+from crabtalk.protocol import ROUTES, Shape, wire
 from tests.hostile.frames import Maker, expected, framed
 from tests.hostile.target import Target, grown, target
 from tests.scripted import RawPeer
@@ -42,6 +42,13 @@ def frames(seed: int, count: int) -> Iterator[Frame]:
         yield number, data, expected(data)
 
 
+def is_long(frame: Frame) -> bool:
+    if frame[2] is None:
+        return False
+    name = wire.ClientMessage.FromString(frame[1]).WhichOneof("msg")
+    return name is not None and ROUTES[name].runs_beside
+
+
 class Attack:
     """What was sent, and what was answered. A failure has the seed and the bytes in it."""
 
@@ -61,8 +68,14 @@ class Attack:
         try:
             while batch := list(islice(self._frames, BATCH)):
                 asked = [frame for frame in batch if frame[2] is not Shape.FEED]
-                peer.writer.write(b"".join(framed(data) for _, data, _ in asked))
-                for frame in asked:
+                # Short ones are answered in order. Long ones run beside them, so each is waited
+                # for.
+                short = [frame for frame in asked if not is_long(frame)]
+                peer.writer.write(b"".join(framed(data) for _, data, _ in short))
+                for frame in short:
+                    await self._answered(peer, frame)
+                for frame in (frame for frame in asked if is_long(frame)):
+                    peer.writer.write(framed(frame[1]))
                     await self._answered(peer, frame)
                 for frame in (frame for frame in batch if frame[2] is Shape.FEED):
                     await self._subscribed(frame)

@@ -130,6 +130,10 @@ def real_fields(*, of: Callable[[str], bool]) -> list[tuple[str, str, int, str]]
     ]
 
 
+def is_request(field: tuple[str, str, int, str]) -> bool:
+    return field[0] == "ClientMessage" and field[1] in ROUTES
+
+
 # ── The checks ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -151,7 +155,7 @@ def check_fields(text: str) -> list[str]:
             documented += [(message, field, int(number), *spans(kind)) for message in messages]
     empty = [message.name for message in FILE.message_type if not message.field]
     return [
-        *differences("field", documented, real_fields(of=lambda name: name != "ClientMessage")),
+        *differences("field", documented, [f for f in real_fields(of=bool) if not is_request(f)]),
         *differences("empty message", spans(paragraph(text, "Messages without fields:")), empty),
     ]
 
@@ -163,7 +167,9 @@ def check_requests(text: str) -> list[str]:
     ]
     real = [
         (number, name, kind, ROUTES[name].reply, ROUTES[name].shape.value)
-        for _, name, number, kind in real_fields(of=lambda name: name == "ClientMessage")
+        for field in real_fields(of=lambda name: name == "ClientMessage")
+        if is_request(field)
+        for _, name, number, kind in [field]
     ]
     return differences("request", documented, real)
 
@@ -381,7 +387,7 @@ def test_a_row_that_is_missing_or_twice_is_noticed(header: Header, check: Check)
         ),
         (check_requests, "| `mcp_event` | feed |", "| `mcp_event` | stream |"),
         (check_requests, "| 100 | `extension` | `bytes` |", "| 99 | `extension` | `bytes` |"),
-        (check_meanings, "| 410 always |", "| 409 always |"),
+        (check_meanings, "| 410 always |", "| 418 always |"),
         (check_errors, "| 501 |", "| 502 |"),
         (check_enums, "`STOP_REASON_ERROR` = 5", "`STOP_REASON_ERROR` = 6"),
         (check_enums, "`THINKING_END` = 9", "`THINKING_END` = 9, `NAPPING` = 10"),

@@ -7,11 +7,13 @@ import pytest
 from crabtalk import protocol
 from crabtalk.protocol import (
     BadRequestError,
+    ConflictError,
     GoneError,
     InternalError,
     NotFoundError,
     RequestError,
     TooLargeError,
+    TooManyRequestsError,
     UnauthorizedError,
     UnavailableError,
     UnsupportedError,
@@ -23,8 +25,10 @@ CODES: dict[type[RequestError], int] = {
     BadRequestError: 400,
     UnauthorizedError: 401,
     NotFoundError: 404,
+    ConflictError: 409,
     GoneError: 410,
     TooLargeError: 413,
+    TooManyRequestsError: 429,
     InternalError: 500,
     UnsupportedError: 501,
     UnavailableError: 503,
@@ -51,7 +55,7 @@ def test_these_are_all_the_errors_and_all_the_codes() -> None:
     kinds = {kind for kind in public if isinstance(kind, type) and issubclass(kind, RequestError)}
     assert kinds == {RequestError, *CODES}
     assert sorted(kind.code for kind in kinds - {RequestError}) == [
-        *(400, 401, 404, 410, 413),
+        *(400, 401, 404, 409, 410, 413, 429),
         *(500, 501, 503),
     ]
 

@@ -328,7 +328,7 @@ TestDecoderMachine.settings = settings(max_examples=60, stateful_step_count=40, 
 
 # ── Replies written without their envelope ──────────────────────────────────────────────────
 
-FIELDS = {field.name: field for field in wire.ServerMessage.DESCRIPTOR.fields}
+FIELDS = {f.name: f for f in wire.ServerMessage.DESCRIPTOR.oneofs_by_name["msg"].fields}
 each_field = pytest.mark.parametrize("field", FIELDS)
 
 
@@ -428,3 +428,14 @@ def test_a_reply_of_exactly_16_mib_is_encoded_and_one_byte_more_is_not(
     with pytest.raises(FrameTooLargeError) as wanted:
         encode_frame(envelope(field, payload))
     assert str(caught.value) == str(wanted.value)
+
+
+@pytest.mark.req("wire.side_by_side.request_id")
+@given(st.data(), st.integers(0, 2**64 - 1))
+def test_a_labelled_reply_is_the_frame_of_the_message_with_that_id(
+    data: st.DataObject, request_id: int
+) -> None:
+    field = data.draw(st.sampled_from(sorted(FIELDS)))
+    payload = data.draw(contents(FIELDS[field]))
+    message = wire.ServerMessage(**{field: payload}, request_id=request_id)
+    assert encode_reply(field, payload, request_id) == encode_frame(message)

@@ -18,6 +18,7 @@ from crabtalk.runtime import (
     Env,
     Event,
     Limits,
+    Parent,
     Run,
     Runtime,
     StopReason,
@@ -594,3 +595,44 @@ async def test_a_run_that_nobody_waited_for_can_be_asked_later(world: World) -> 
     await ended(run)
     assert run.done == Done("crab", StopReason.COMPLETED, "Hello.", model="m", steps=1)
     assert await ended(run) == run.done
+
+
+# ── Conversations whose tasks go on in the background ─────────────────────────────────────────
+
+
+def begin_task(runtime: Runtime, root: Run) -> Run:
+    """A task in the background, as a delegate starts one."""
+    parent = Parent(root.pair, root.id, "c1", root.origin, tree=root.tree)
+    return runtime.start("owl", "Go on!", sender="delegate", detached=True, parent=parent)
+
+
+@pytest.mark.req("trust.mode_kept")
+async def test_the_mode_of_a_conversation_holds_as_long_as_a_task_of_it_runs(world: World) -> None:
+    gate = Gate()
+    model = ScriptedProvider(says("One."), [gate, *says("Done.")], respond=echo)
+    runtime = world.runtime(model, limits=Limits(live_conversations=1))
+    await runtime.set_mode("crab", "plan")
+    root = runtime.start("crab", "one")
+    await ended(root)
+    task = begin_task(runtime, root)
+    await gate.reached()
+    for sender in ("a", "b", "c"):  # others come, and idle conversations leave
+        await ended(runtime.start("crab", "hello", sender=sender))
+    assert runtime.mode(root.pair) == "plan"
+    gate.open()
+    await ended(task)
+    await ended(runtime.start("crab", "hello", sender="d"))
+    await ended(runtime.start("crab", "hello", sender="e"))
+    assert len(runtime.conversations) == 1
+
+
+@pytest.mark.req("trust.mode_kept")
+async def test_deleting_a_conversation_ends_its_tasks_in_the_background(world: World) -> None:
+    gate = Gate()
+    runtime = world.runtime(ScriptedProvider(says("One."), [gate, *says("Done.")]))
+    root = runtime.start("crab", "one")
+    await ended(root)
+    task = begin_task(runtime, root)
+    await gate.reached()
+    await runtime.delete("crab")
+    assert (await ended(task)).reason is StopReason.CANCELLED

@@ -1,5 +1,6 @@
 """What the model is shown: tags around guests' words, framing before what was said last."""
 
+import html
 import re
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crabtalk.model import Message, ToolCall
-from crabtalk.runtime.request import GUEST, PRIMARY, framing, messages, quoted, tagged
+from crabtalk.runtime.request import GUEST, PRIMARY, escape_markup, framing, messages, tagged
 from tests.runtime.world import assistant, user
 
 ANY_TAG = re.compile(r"</?from\b", re.IGNORECASE)
@@ -48,9 +49,14 @@ def test_a_name_is_quoted_in_its_tag() -> None:
 def test_a_guest_can_neither_end_its_tag_nor_open_anothers(text: str, name: str) -> None:
     shown = tagged(assistant(text, name)).text
     assert [tag.lower() for tag in ANY_TAG.findall(shown)] == ["<from", "</from"]
-    assert shown.startswith(f'<from agent="{quoted(name)}">\n')
+    assert shown.startswith(f'<from agent="{escape_markup(name)}">\n')
     assert shown.endswith("\n</from>")
-    assert not set('"<>') & set(quoted(name))
+    assert not set('"<>') & set(escape_markup(name))
+
+
+@given(st.one_of(st.text(), st.text(alphabet="&<>\"'a;")), st.booleans())
+def test_markup_is_escaped_as_in_html(text: str, quotes: bool) -> None:
+    assert escape_markup(text, quotes=quotes) == html.escape(text, quote=quotes)
 
 
 @given(st.text().filter(lambda text: "<" not in text))

@@ -87,6 +87,7 @@ async def goes_on(storage: FileStorage, path: Path, data: bytes, whole: list[Rec
         return
     assert stored is not None
     assert list(stored.messages) == since_marker(whole)
+    whole = [*whole, *closing(path, whole)]
     assert decoded(path) == whole
     count = sum(isinstance(record, MessageRecord) for record in whole)
     assert stored.meta.message_count == count
@@ -96,6 +97,21 @@ async def goes_on(storage: FileStorage, path: Path, data: bytes, whole: list[Rec
     stored = await storage.load(PAIR)
     assert stored is not None
     assert list(stored.messages) == since_marker([*whole, more])
+
+
+def closing(path: Path, whole: list[Record]) -> list[Record]:
+    """What loading appends to a log whose last run has no end: that it was interrupted."""
+    runs = [record for record in whole if isinstance(record, MessageRecord | EventRecord)]
+    since = max([n for n, r in enumerate(whole) if isinstance(r, MarkerRecord)], default=0)
+    is_ended = isinstance(runs[-1], EventRecord) and runs[-1].event == "done" if runs else True
+    if is_ended or not runs[-1].run or runs[-1] not in whole[since:]:
+        return []
+    end, snapshot = decoded(path)[len(whole) :]
+    assert isinstance(end, EventRecord)
+    assert (end.event, end.run) == ("done", runs[-1].run)
+    assert end.data["stop_reason"] == "interrupted"
+    assert isinstance(snapshot, MetaRecord)
+    return [end, snapshot]
 
 
 def cuts(records: list[Record]) -> list[tuple[bytes, list[Record]]]:

@@ -118,6 +118,15 @@ async def test_appends_to_many_at_once_keep_the_order_of_each(storage: Storage) 
         assert (await loaded(storage, pair)).messages == tuple(map(said, range(4)))
 
 
+async def test_a_title_with_a_nul_and_a_mode_can_be_kept_together(storage: Storage) -> None:
+    await storage.append(PAIR, [opening()], create=True)
+    await storage.append(PAIR, [MetaRecord(title='a\0 "mode":"plan"', mode="auto")])
+    stored = await loaded(storage)
+    assert (stored.meta.title, stored.meta.mode) == ('a\0 "mode":"plan"', "auto")
+    ((_, meta),) = await storage.conversations()
+    assert (meta.title, meta.mode) == ('a\0 "mode":"plan"', "auto")
+
+
 async def test_half_a_surrogate_pair_does_not_fail_an_append(storage: Storage) -> None:
     message = Message("assistant", "half \ud83e", reasoning="\udd80", opaque={"\ud83e": "\ud83e"})
     half = msgspec.structs.replace(folded(1), summary="so \ud83e far")

@@ -239,13 +239,14 @@ async def test_closing_lets_a_request_in_flight_finish(tmp_path: Path) -> None:
         idle.send(ping())
         await idle.expect()
         peer = await RawPeer.unix(tmp_path / "s")
-        peer.send(wire.ClientMessage(send=wire.SendMsg(content="last")), ping())
+        peer.send(wire.ClientMessage(send=wire.SendMsg(content="last")))
         await server.until_started("send last")
         closing = asyncio.create_task(listener.close())
         await idle.expect_close()
+        peer.send(ping())
+        assert "shutting down" in await peer.expect_error(503)
         server.release.set()
         assert (await peer.expect()).response.content == "last"
-        assert "shutting down" in await peer.expect_error(503)
         await peer.expect_close()
         await closing
         assert listener.statistics().connections == 0
@@ -281,7 +282,7 @@ async def test_closing_cancels_what_does_not_finish_in_time(tmp_path: Path) -> N
     limits = Limits(drain_timeout=0.05)
     async with listening(server, tmp_path / "s", limits=limits) as listener:
         streaming, sending = await RawPeer.unix(tmp_path / "s"), await RawPeer.unix(tmp_path / "s")
-        streaming.send(stream("forever"), ping())
+        streaming.send(stream("forever"))
         sending.send(wire.ClientMessage(send=wire.SendMsg(content="slow")))
         await server.until_started("forever")
         await server.until_started("send slow")

@@ -55,6 +55,7 @@ async def test_next_is_one_json_document_for_programs(home: Path) -> None:
                 "content": "/s1",
                 "sender": "cron",
                 "created_by": "user",
+                "mode": None,
                 "once": False,
                 "jitter": 0.0,
                 "next": ["2098-07-01T12:00:00+00:00"],

@@ -24,7 +24,7 @@ async def test_an_entry_is_fired_as_its_skill_to_its_agent_from_its_sender(home:
         await clock.move(NOON + 59)
         await clock.move(NOON + 60)
         await peer.until(lambda: len(peer.ended) == 2)
-    assert peer.kinds == {"stream"}
+    assert peer.kinds == {"hello", "stream"}  # whether it knows keys, and the turn
     first, second = sorted(peer.asked, key=lambda request: request.agent)
     assert first == wire.StreamMsg(
         agent="crab", content="/s1", sender="cron", origin="user", detach=True, unattended=True

@@ -193,7 +193,7 @@ def test_help_loads_no_command_but_the_one_it_is_about() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(said.stdout.splitlines()[-1].split()) == {
         *("crabtalk_tui", "crabtalk_tui.cli", "crabtalk_tui.complaints"),
-        *("crabtalk_tui.options", "crabtalk_tui.modes"),
+        "crabtalk_tui.options",
         *("crabtalk", "crabtalk.late", "crabtalk.component"),
         "crabtalk.component.command",
         *(f"crabtalk.component.command.{part}" for part in ("ending", "options", "screen")),

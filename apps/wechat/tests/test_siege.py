@@ -1,4 +1,4 @@
-"""Killed at any moment, and cut off by the network, it loses nothing and answers nothing twice."""
+"""Killed at any moment, with its daemon, and cut off by the network, it loses nothing."""
 
 import random
 from collections.abc import Callable
@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from apps.wechat.tests.command import COMMAND
-from apps.wechat.tests.ilink_api import TOKEN, Fault
-from apps.wechat.tests.world import world
+from apps.wechat.tests.ilink_api import TOKEN, Fault, ilink_api
 from crabtalk.component.gateway import write_settings
-from tests.component.gateway.siege import Report, Town, dig, siege
+from crabtalk.component.gateway.reply import SENT_AGAIN
+from tests.component.gateway.besieged_daemon import besieged_daemon
+from tests.component.gateway.siege import Report, Town, siege
+from tests.model_server import model_server
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.req("wechat.kill")]
 
@@ -19,25 +21,42 @@ CUTS = (Fault(0), Fault(0, is_done=True), Fault(502), Fault(429, retry_after="1"
 
 
 async def besieged(path: Path, *, rounds: int, seed: int) -> Report:
-    async with world(path, tools={"dig": dig}) as w:
+    async with ilink_api() as api, model_server() as model, besieged_daemon(path, model) as daemon:
         write_settings(
-            w.home / "config" / "wechat.toml",
-            {"token": TOKEN, "base_url": w.api.url, "allowed_users": [*CHATS, BURSTS]},
+            daemon.home / "config" / "wechat.toml",
+            {
+                "token": TOKEN,
+                "base_url": api.url,
+                "cdn_url": f"{api.url}/cdn",
+                "allowed_users": [*CHATS, BURSTS],
+            },
         )
 
         def cut(chance: random.Random) -> None:
-            w.api.fail("sendmessage", chance.choice(CUTS))
+            api.fail(chance.choice(("sendmessage", "getuploadurl")), chance.choice(CUTS))
+
+        def files(chat: str) -> list[tuple[str, bool]]:
+            """The mark is a message of its own before the file."""
+            sent = api.of(chat)
+            before = ["", *(message.text for message in sent)]
+            return [
+                (message.file[1], SENT_AGAIN in text)
+                for text, message in zip(before, sent, strict=False)
+                if message.file is not None
+            ]
 
         town = Town(
-            journal=w.home / "wechat" / "journal",
+            daemon=daemon,
+            journal=daemon.home / "wechat" / "journal",
             chats=CHATS,
             bursts=BURSTS,
-            running=lambda: COMMAND.running(w.home),
-            says=w.api.says,
-            texts=w.api.texts,
-            heard=w.heard,
-            asked=lambda: w.api.calls["getupdates"],
-            is_read=lambda: w.api.is_read,
+            running=lambda: COMMAND.running(daemon.home),
+            says=api.says,
+            texts=api.texts,
+            files=files,
+            sender="wx:{}".format,
+            asked=lambda: api.calls["getupdates"],
+            is_read=lambda: api.is_read,
             cut=cut,
         )
         return await siege(town, rounds=rounds, seed=seed)
@@ -47,16 +66,16 @@ async def besieged(path: Path, *, rounds: int, seed: int) -> Report:
 async def test_three_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     report = await besieged(tmp_path, rounds=3, seed=12)
     assert report.is_clean, report
-    assert report.kills == 3
+    assert report.kills == report.daemon_kills == 3
     assert report.said >= 6
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-async def test_two_hundred_kills_lose_nothing_and_repeat_nothing(
+async def test_three_hundred_kills_lose_nothing_and_repeat_nothing(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    report = await besieged(tmp_path, rounds=200, seed=34)
+    report = await besieged(tmp_path, rounds=300, seed=34)
     record_property("report", str(report))
     assert report.is_clean, report
-    assert report.kills == 200
+    assert report.kills == report.daemon_kills == 300

@@ -38,6 +38,7 @@ class Channel(Link):
         "_reading",
         "_waiter",
         "_watch",
+        "features",
         "idle_since",
     )
 
@@ -49,6 +50,7 @@ class Channel(Link):
         self._reading = True
         self._waiter: asyncio.Future[None] | None = None
         self.idle_since = 0.0
+        self.features: frozenset[str] | None = None  # of the daemon, where it was asked
         self._expiry = math.inf  # when the answer waited for is overdue
         self._watch: asyncio.TimerHandle | None = None
 

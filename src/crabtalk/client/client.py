@@ -15,6 +15,7 @@ from typing import Any
 from crabtalk.protocol import PROTOCOL_VERSION, ROUTES, Shape, wire
 from crabtalk.transport import Endpoint, RunFiles, default_home
 
+from .delivery import Delivery, Recover
 from .errors import ServerError, UnexpectedReplyError
 from .events import Event
 from .pool import Pool
@@ -31,6 +32,8 @@ def connect(
     client: str = "python",
     timeout: float | None = 30.0,
     connect_timeout: float = 5.0,
+    reconnect_timeout: float = 30.0,
+    recover: Recover | None = None,
 ) -> "Client":
     """A client of the daemon, to be used as `async with connect() as c:`.
 
@@ -38,6 +41,11 @@ def connect(
     itself: its Unix socket, or its TCP port and token. With one (`unix:PATH`, `tcp:HOST:PORT`,
     `tls:HOST:PORT`) it goes there and shows `token` where one is asked for. `timeout` bounds the
     requests that are answered at once; turns take as long as they take.
+
+    `stream`, `send` and `steer_session` give each message a key, and go on with it on another
+    connection when theirs is lost: they look for the daemon for `reconnect_timeout` seconds, or
+    wait for `recover`, which returns when a daemon answers. 0 switches that off: no keys but those
+    you give, and a lost connection is a ConnectionClosedError at once.
     """
     if address is not None:
         endpoint = Endpoint.parse(address, token=token, tls=tls)
@@ -56,7 +64,14 @@ def connect(
             where=f"in {root}",
             start="crabtalkd run" if home is None else f"crabtalkd run --home {root}",
         )
-    return Client(pool, client=client, timeout=timeout)
+    delivery = Delivery(
+        pool,
+        client=client,
+        timeout=timeout,
+        reconnect_timeout=reconnect_timeout,
+        recover=recover,
+    )
+    return Client(pool, delivery, client=client, timeout=timeout)
 
 
 class Client:
@@ -64,11 +79,15 @@ class Client:
 
     An error the server answers with is raised as ServerError. A call that is cancelled, or times
     out, closes its connection: the daemon may still carry the request out. A daemon that was
-    restarted is found again by the next call.
+    restarted is found again by the next call. Only `stream`, `send` and `steer_session` are sent
+    again by themselves when their connection is lost, for only they have a key.
     """
 
-    def __init__(self, pool: Pool, *, client: str, timeout: float | None) -> None:
+    def __init__(
+        self, pool: Pool, delivery: Delivery, *, client: str, timeout: float | None
+    ) -> None:
         self._pool = pool
+        self._delivery = delivery
         self._name = client
         self._timeout = timeout
 
@@ -82,6 +101,7 @@ class Client:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self._delivery.close()
         self._pool.close()
         # Transports close on the loop's next turn; let it, or the loop may end before them.
         await asyncio.sleep(0)
@@ -143,7 +163,9 @@ class Client:
 
     async def hello(self) -> wire.WelcomeMsg:
         """Which version the daemon has, and which optional features."""
-        request = wire.HelloMsg(protocol_version=PROTOCOL_VERSION, client=self._name)
+        request = wire.HelloMsg(
+            protocol_version=PROTOCOL_VERSION, client=self._name, wants_features=True
+        )
         reply: wire.WelcomeMsg = await self._ask("hello", request)
         return reply
 
@@ -180,10 +202,14 @@ class Client:
         mode: str | None = None,
         unattended: bool | None = None,
         origin: str | None = None,
+        key: str | None = None,
     ) -> wire.SendResponse:
         """Runs one turn and returns the complete answer. No deadline: a turn may take minutes.
 
-        The run is tied to no connection: giving up here does not stop it, `kill` does.
+        The run is tied to no connection: giving up here does not stop it, `kill` does. When the
+        connection is lost, the same key is asked for again, and the turn still runs once; without
+        a `key` the client makes one. A turn that died with its daemon is ServerError 500, and a
+        key that was used for something else 409.
         """
         request = wire.SendMsg(
             agent=agent,
@@ -195,9 +221,11 @@ class Client:
             mode=mode,
             unattended=unattended,
             origin=origin,
+            key=key,
         )
-        reply: wire.SendResponse = await self._ask("send", request, timed=False)
-        return reply
+        reply = await self._delivery.request("send", request, None)
+        answer: wire.SendResponse = unwrap("send", reply)
+        return answer
 
     async def stream(
         self,
@@ -212,10 +240,19 @@ class Client:
         mode: str | None = None,
         unattended: bool | None = None,
         origin: str | None = None,
+        key: str | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Runs one turn and yields its events. The last is a StreamEnd; look at its `error`.
 
-        Closing the iterator cancels the run, unless `detach` was asked for.
+        Closing the iterator, cancelling the task that reads it, or closing the client cancels the
+        run, unless `detach` was asked for.
+
+        When the connection is lost, the turn is followed on another one, and no event comes twice;
+        without a `key` the client makes one. If the daemon died, what it had stored of the turn
+        still comes, and the end says so in its `error`: the turn is not run again. A `key` that was
+        used before gives the run that has it: the one in flight from its beginning, or the stored
+        one, whose StreamStart has `stored`. A key that was used for something else is ServerError
+        409. On a daemon that knows no keys a lost connection is a ConnectionClosedError.
         """
         request = wire.StreamMsg(
             agent=agent,
@@ -228,24 +265,41 @@ class Client:
             mode=mode,
             unattended=unattended,
             origin=origin,
+            key=key,
         )
-        async with self._pool.lease() as lease:
-            channel = lease.channel
-            channel.send(wire.ClientMessage(stream=request))
-            while True:
-                reply = channel.receive_nowait() or await channel.receive()
-                # Anything but a stream event reads here as one without a name.
-                name = (stream := reply.stream).WhichOneof("event")
-                if name is None:
-                    lease.settled = reply.WhichOneof("msg") == "error"
-                    unwrap("stream", reply)
-                    continue  # an event of a newer daemon
-                event: Event = getattr(stream, name)
-                if name == "end":
-                    lease.settled = True
-                    yield event
-                    return
+        async with aclosing(self._delivery.stream(request)) as events:
+            async for message in events:
+                event: Event = getattr(message, message.WhichOneof("event") or "")
                 yield event
+
+    def stream_events(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        """`stream` for a request that is made already: the events as they are on the wire, with
+        their numbers. A key that the client makes is put into the request."""
+        return self._delivery.stream(request)
+
+    async def attach(
+        self,
+        agent: str,
+        *,
+        sender: str = "",
+        run_id: str | None = None,
+        key: str | None = None,
+        after: int | None = None,
+    ) -> AsyncGenerator[tuple[int, Event], None]:
+        """Follows a run, by its id or key, or the one in flight: the number of each event and the
+        event, from the first one or from `after` on. Events that were read from the log have the
+        number 0, and with a StreamStart the stream begins anew.
+
+        Closing the iterator stops nothing. Raises ServerError 404 when there is no such run.
+        """
+        request = wire.AttachMsg(agent=agent, sender=sender, run_id=run_id, key=key, after=after)
+        message = wire.ClientMessage(attach=request)
+        async with aclosing(self.request_stream(message)) as replies:
+            async for reply in replies:
+                stream: wire.StreamEvent = unwrap("attach", reply)
+                if (name := stream.WhichOneof("event")) is not None:  # else of a newer daemon
+                    event: Event = getattr(stream, name)
+                    yield stream.number, event
 
     async def reply_to_ask(
         self,
@@ -265,15 +319,27 @@ class Client:
         )
         await self._ask("reply_to_ask", request)
 
-    async def steer_session(self, agent: str, content: str, *, sender: str = "") -> None:
-        """Says something into the run in flight; the agent reads it at its next step."""
-        request = wire.SteerSessionMsg(agent=agent, sender=sender, content=content)
-        await self._ask("steer_session", request)
+    async def steer_session(
+        self, agent: str, content: str, *, sender: str = "", key: str | None = None
+    ) -> None:
+        """Says something into the run in flight; the agent reads it at its next step.
 
-    async def kill(self, agent: str, *, sender: str = "") -> bool:
-        """Cancels the run in flight. False when there is no such conversation."""
+        It is said once: when the connection is lost, it is sent again with the same key, and
+        without a `key` the client makes one. ServerError 404 says that nothing runs, and that it
+        was not said.
+        """
+        request = wire.SteerSessionMsg(agent=agent, sender=sender, content=content, key=key)
+        reply = await self._delivery.request("steer_session", request, self._timeout)
+        unwrap("steer_session", reply)
+
+    async def kill(
+        self, agent: str, *, sender: str = "", run_id: str | None = None, key: str | None = None
+    ) -> bool:
+        """Cancels the run in flight, or only the one of that id or key, also while it waits for its
+        turn. False when there is no such conversation."""
         try:
-            await self._ask("kill", wire.KillMsg(agent=agent, sender=sender))
+            request = wire.KillMsg(agent=agent, sender=sender, run_id=run_id, key=key)
+            await self._ask("kill", request)
         except ServerError as error:
             if error.code == 404:
                 return False
@@ -321,10 +387,31 @@ class Client:
         sender: str | None = None,
         offset: int | None = None,
         limit: int | None = None,
+        with_runs: bool | None = None,
     ) -> wire.MessagePage:
-        """A page of a conversation, its archived part included."""
-        request = wire.ListMessagesMsg(agent=agent, sender=sender, offset=offset, limit=limit)
+        """A page of a conversation, its archived part included. With `with_runs` each message has
+        its run, its key, and whether a tool call failed."""
+        request = wire.ListMessagesMsg(
+            agent=agent, sender=sender, offset=offset, limit=limit, with_runs=with_runs
+        )
         reply: wire.MessagePage = await self._ask("list_messages", request)
+        return reply
+
+    async def list_records(
+        self,
+        agent: str,
+        *,
+        sender: str | None = None,
+        position: int | None = None,
+        log_id: str | None = None,
+        limit: int | None = None,
+    ) -> wire.RecordPage:
+        """What was written into a conversation's log from a position on: messages, ends of runs,
+        compactions, changes of title and mode."""
+        request = wire.ListRecordsMsg(
+            agent=agent, sender=sender, position=position, log_id=log_id, limit=limit
+        )
+        reply: wire.RecordPage = await self._ask("list_records", request)
         return reply
 
     async def list_archives(self, agent: str, *, sender: str | None = None) -> wire.ArchiveList:

@@ -1,7 +1,7 @@
 """Pool: the connections of one client. Each request has one to itself while it runs.
 
-The wire answers one request per connection at a time. Taking another connection for another
-request is what keeps `kill` and `ping` from waiting behind a stream.
+A request on a connection of its own needs no request id, works with older daemons, and its answer
+does not wait behind a stream that is read slowly.
 """
 
 import asyncio
@@ -72,6 +72,10 @@ class Pool:
         self._idle: list[Channel] = []
         self._open: set[Channel] = set()
         self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def lease(self) -> Lease:
         return Lease(self)
@@ -176,7 +180,10 @@ class Pool:
 
     async def _greet(self, channel: Channel, endpoint: Endpoint) -> None:
         hello = wire.HelloMsg(
-            protocol_version=PROTOCOL_VERSION, client=self._client, token=endpoint.token
+            protocol_version=PROTOCOL_VERSION,
+            client=self._client,
+            token=endpoint.token,
+            wants_features=True,
         )
         channel.send(wire.ClientMessage(hello=hello))
         reply = await channel.receive()
@@ -184,6 +191,7 @@ class Pool:
             raise ServerError(reply.error.code, reply.error.message)
         if not reply.HasField("welcome"):
             raise UnexpectedReplyError("hello was not answered with welcome")
+        channel.features = frozenset(reply.welcome.features)
 
 
 def between(low: float, high: float) -> float:

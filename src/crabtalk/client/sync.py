@@ -51,7 +51,10 @@ def iterate(
 class SyncClient:
     """A Client that blocks. For one thread: it brings an event loop of its own.
 
-    Use it as `with connect_sync() as c:`. Ctrl+C in a call cancels that call.
+    Use it as `with connect_sync() as c:`. Ctrl+C in a call cancels that call. Each method has the
+    parameters of the Client's, and does the same: a message with a key outlives its connection
+    here too, and the call blocks meanwhile. Closing the generator that `stream` returns, which is
+    what leaving its loop early does, cancels the run.
     """
 
     def __init__(self, client: Client) -> None:
@@ -104,6 +107,8 @@ class SyncClient:
 
     send = call(Client.send)
     stream = iterate(Client.stream)
+    stream_events = iterate(Client.stream_events)
+    attach = iterate(Client.attach)
     reply_to_ask = call(Client.reply_to_ask)
     steer_session = call(Client.steer_session)
     kill = call(Client.kill)
@@ -114,6 +119,7 @@ class SyncClient:
     get_conversation_history = call(Client.get_conversation_history)
     delete_conversation = call(Client.delete_conversation)
     list_messages = call(Client.list_messages)
+    list_records = call(Client.list_records)
     list_archives = call(Client.list_archives)
     search_sessions = call(Client.search_sessions)
     search_memory = call(Client.search_memory)

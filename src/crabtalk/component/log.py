@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from .errors import ComponentError
@@ -30,14 +31,19 @@ INVISIBLE = (
 # Whatever begins a new line somewhere, commands a terminal, or is not seen.
 ESCAPED = (*range(32), *range(127, 160), 0x2028, 0x2029, *INVISIBLE)
 CONTROLS = {code: ascii(chr(code))[1:-1] for code in ESCAPED}
-# The same for JSON, whose encoder escapes those below 127 itself. The last are pairs of surrogates.
-JSON_CONTROLS = {
-    code: f"\\u{code:04x}"
-    if code < 0x10000
-    else f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
-    for code in ESCAPED
-    if code > 126
-}
+
+
+@cache
+def json_controls() -> dict[int, str]:
+    """CONTROLS for JSON, whose encoder escapes those below 127 itself. Made for logs in JSON only:
+    it takes as much memory as CONTROLS."""
+    return {code: escape_json(code) for code in ESCAPED if code > 126}
+
+
+def escape_json(code: int) -> str:
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"  # as surrogates
 
 
 class OneLine(logging.Formatter):

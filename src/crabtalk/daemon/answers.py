@@ -14,7 +14,7 @@ from crabtalk.storage import (
     settings_of,
 )
 
-from .stream_events import call_infos
+from .stream_events import LARGEST_COUNT, call_infos
 
 DAMAGED = "[This message is damaged on disk and was left out. `crabtalk doctor` names the record.]"
 
@@ -51,9 +51,12 @@ def add_conversation(answer: wire.ConversationList, handle: str, meta: Meta, day
     )
 
 
-def conversation_message(record: MessageRecord) -> wire.ConversationMessage:
+def conversation_message(
+    record: MessageRecord, *, with_runs: bool = False
+) -> wire.ConversationMessage:
+    """`with_runs` adds what says which run it belongs to, and whether a call failed."""
     message = record.message
-    return wire.ConversationMessage(
+    answer = wire.ConversationMessage(
         role=message.role,
         content=message.text,
         id=record.id,
@@ -63,6 +66,17 @@ def conversation_message(record: MessageRecord) -> wire.ConversationMessage:
         tool_calls=call_infos(message.tool_calls),
         call_id=message.call_id or None,
     )
+    if with_runs:
+        answer.run_id = record.run
+        if message.is_error:
+            answer.is_error = True
+        if record.key:
+            answer.key = record.key
+        if record.said:
+            answer.said = record.said
+        if record.steer:
+            answer.steer = min(record.steer, LARGEST_COUNT)
+    return answer
 
 
 def damaged_message(number: int, at: str) -> wire.ConversationMessage:
@@ -72,24 +86,26 @@ def damaged_message(number: int, at: str) -> wire.ConversationMessage:
 
 
 def with_damaged(
-    messages: Iterable[MessageRecord], damaged: Iterable[int]
+    messages: Iterable[MessageRecord], damaged: Iterable[int], *, with_runs: bool = False
 ) -> list[wire.ConversationMessage]:
-    """The messages by id, with a note for each one that is damaged."""
+    """The messages by id, with a note for each one that is damaged. What belongs to a run with a
+    key says so in any case; a client that gives none sees what it always saw."""
     waiting = sorted(damaged, reverse=True)
     found: list[wire.ConversationMessage] = []
     at = ""
     for record in messages:
         while waiting and waiting[-1] < record.id:
             found.append(damaged_message(waiting.pop(), at or record.at))
-        found.append(conversation_message(record))
+        is_told = with_runs or record.is_keyed
+        found.append(conversation_message(record, with_runs=is_told))
         at = record.at
     return found + [damaged_message(number, at) for number in reversed(waiting)]
 
 
-def history(stored: Stored) -> wire.ConversationHistory:
+def history(stored: Stored, *, with_runs: bool = False) -> wire.ConversationHistory:
     """What the agent has before its eyes, as people read it: without the tools' part."""
     spoken = [r for r in stored.messages if r.message.role in ("user", "assistant")]
-    messages = with_damaged(spoken, stored.damaged)
+    messages = with_damaged(spoken, stored.damaged, with_runs=with_runs)
     if (marker := stored.marker) is not None and marker.summary:
         summary = wire.ConversationMessage(
             role="user", content=marker.summary, timestamp=marker.archived_at

@@ -14,6 +14,8 @@ from .refusals import answered
 
 PAGE = 100
 LARGEST_PAGE = 500
+# Of the log, read for one page of records.
+RECORD_BYTES = 1024 * 1024
 # Rows of a listing made in one go.
 SLICE = 500
 
@@ -63,7 +65,8 @@ class ConversationsServer(Server):
             stored = await self._daemon.storage.read(pair)
         if stored is None:
             raise no_handle(request.file_path)
-        return await asyncio.to_thread(history, stored)  # as long as the conversation is
+        # In a thread: it takes as long as the conversation is.
+        return await asyncio.to_thread(history, stored, with_runs=request.with_runs)
 
     async def delete_conversation(self, request: wire.DeleteConversationMsg) -> None:
         runtime = await self._daemon.ready()
@@ -92,10 +95,25 @@ class ConversationsServer(Server):
         if page is None:
             raise no_conversation(request)
         return wire.MessagePage(
-            messages=with_damaged(page.messages, page.damaged),
+            messages=with_damaged(page.messages, page.damaged, with_runs=request.with_runs),
             total=page.total,
             next_offset=page.next_offset,
         )
+
+    async def list_records(self, request: wire.ListRecordsMsg) -> wire.RecordPage:
+        limit = min(request.limit or PAGE, LARGEST_PAGE)
+        pair = pair_of(request)
+        await self._daemon.opened()
+        await self._daemon.runtime.wait_recovered(pair)
+        with answered():
+            found = await self._daemon.storage.read_records(pair, request.position, RECORD_BYTES)
+            if found is not None and request.log_id not in ("", found.origin):
+                found = await self._daemon.storage.read_records(pair, 0, RECORD_BYTES)
+        if found is None:
+            raise no_conversation(request)
+        from .record_pages import record_page  # late: for programs that mirror conversations
+
+        return record_page(found, request.position, limit)
 
     async def list_archives(self, request: wire.ListArchivesMsg) -> wire.ArchiveList:
         with answered():
@@ -119,11 +137,13 @@ class ConversationsServer(Server):
             return await self._daemon.fleet.pass_on(message)
 
 
-def pair_of(request: wire.ListMessagesMsg | wire.ListArchivesMsg) -> Pair:
+def pair_of(request: wire.ListMessagesMsg | wire.ListArchivesMsg | wire.ListRecordsMsg) -> Pair:
     return Pair(request.agent, request.sender or DEFAULT_SENDER)
 
 
-def no_conversation(request: wire.ListMessagesMsg | wire.ListArchivesMsg) -> NotFoundError:
+def no_conversation(
+    request: wire.ListMessagesMsg | wire.ListArchivesMsg | wire.ListRecordsMsg,
+) -> NotFoundError:
     agent, sender = pair_of(request)
     return NotFoundError(f"{agent[:80]} has had no conversation with {sender[:80]} yet")
 

@@ -18,6 +18,7 @@ from crabtalk.protocol import InternalError, RequestError, Server, UnavailableEr
 from crabtalk.runtime import DEFAULT_SENDER, AskUser, Run
 from crabtalk.storage import Pair, StorageError, StorageUnavailableError
 
+from .fleet_following import FleetFollowing
 from .fleet_stats import fleet_info
 from .relay import Relay
 
@@ -46,6 +47,7 @@ class Fleet:
         self.subscriptions = storage.subscriptions
         self.memories = PostgresMemories(storage.database)
         self.relay = Relay(storage)
+        self.following: FleetFollowing | None = None  # once it has joined
         self._daemon: Daemon | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._again: dict[str, bool] = {}  # what is being read anew, and whether once more
@@ -54,6 +56,7 @@ class Fleet:
         """From now on. Nothing is connected yet."""
         self._daemon = daemon
         storage = self._storage
+        self.following = FleetFollowing(storage, daemon)
         storage.claims.lost = self._lose
         storage.interrupted = self._interrupted
         storage.members.changed = self._changed
@@ -83,6 +86,8 @@ class Fleet:
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
+        if self.following is not None:
+            self.following.close()
         await self.relay.close()
 
     # ── Passing on ──────────────────────────────────────────────────────────────────────────
@@ -145,7 +150,7 @@ class Fleet:
         while not run.is_started and run.done is None:  # noqa: ASYNC110 - hardly ever
             await asyncio.sleep(PATIENCE)  # nothing is shown of a turn before its start
         if data and run.done is None:
-            run.outlet.push(_question.decode(data))
+            run.show(_question.decode(data))
 
     async def _own_question(self, body: bytes) -> bytes:
         if self._daemon is None:

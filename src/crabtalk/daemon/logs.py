@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, TextIO, TypeAlias
 
-from crabtalk.component.log import CONTROLS, JSON_CONTROLS
+from crabtalk.component.log import CONTROLS, json_controls
 from crabtalk.masking import MASK, SHORTEST_SECRET, is_secret, mask
 
 from .log_sinks import FILE, LogFile, Stream
@@ -206,7 +206,7 @@ def as_json(line: Line) -> bytes:
     data = msgspec.json.encode(line)
     if not data.isascii() or 127 in data:
         # Escapes mean the same to whoever parses it. Outside of strings there is only ASCII.
-        data = data.decode().translate(JSON_CONTROLS).encode()
+        data = data.decode().translate(json_controls()).encode()
     return data + b"\n"
 
 

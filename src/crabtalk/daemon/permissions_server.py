@@ -42,9 +42,11 @@ class PermissionsServer(Server):
             meta = await self._daemon.storage.meta(Pair(request.agent, sender))
         own = meta.mode if meta is not None else ""
         mode = read_mode(request.mode or own or agent.mode)
-        from crabtalk.policy import explain  # late: asked for now and then
+        from crabtalk.policy import explain_permissions  # late: asked for now and then
 
-        found = explain(self._daemon.policy, agent, sender, mode, self._daemon.tools_of(agent))
+        found = explain_permissions(
+            self._daemon.policy, agent, sender, mode, self._daemon.tools_of(agent)
+        )
         return permissions_message(request.agent, sender, found)
 
 

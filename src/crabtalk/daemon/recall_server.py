@@ -4,14 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from crabtalk.hooks import MemoryAccess
-from crabtalk.memory import EVERYTHING, MAX_ALIASES, Entry, Hit, Kind, Memory
+from crabtalk.memory import EVERYTHING, MAX_ALIASES, Entry, Kind
 from crabtalk.protocol import BadRequestError, NotFoundError, Server, wire
 from crabtalk.runtime import DEFAULT_SENDER, Scope, SessionHit
 
 from .daemon import Daemon
 from .refusals import answered, no_agent
+
+if TYPE_CHECKING:
+    from crabtalk.memory import Hit, Memory
 
 HITS = 5
 MOST_HITS = 50
@@ -55,7 +59,7 @@ class RecallServer(Server):
             view = access.view if access is not None else EVERYTHING
             hits = await asyncio.to_thread(memory.search, request.query, limit, view)
         if access is not None:
-            hits = [Hit(access.show(hit.entry), hit.score) for hit in hits]
+            hits = [hit._replace(entry=access.show(hit.entry)) for hit in hits]
         return wire.MemoryHitList(hits=map(memory_hit, hits))
 
     async def list_memory(self, request: wire.ListMemoryMsg) -> wire.MemoryPage:
@@ -81,7 +85,7 @@ class RecallServer(Server):
     @asynccontextmanager
     async def _memory(
         self, request: MemoryRequest
-    ) -> AsyncIterator[tuple[Memory, MemoryAccess | None]]:
+    ) -> AsyncIterator[tuple["Memory", MemoryAccess | None]]:
         runtime = await self._daemon.ready()
         if request.agent not in runtime.agents:
             raise no_agent(request.agent)
@@ -92,20 +96,22 @@ class RecallServer(Server):
                 yield memory, access
 
 
-def find_entry(memory: Memory, access: MemoryAccess | None, name: str) -> Entry | None:
+def find_entry(memory: "Memory", access: MemoryAccess | None, name: str) -> Entry | None:
     if access is None:
         return memory.get(name)
     entry = access.find(memory, name)
     return access.show(entry) if entry is not None else None
 
 
-def list_entries(memory: Memory, access: MemoryAccess | None) -> list[Entry]:
+def list_entries(memory: "Memory", access: MemoryAccess | None) -> list[Entry]:
     if access is None:
         return memory.entries()
     return list(map(access.show, memory.entries(access.view)))
 
 
-def replace_entries(memory: Memory, access: MemoryAccess | None, entries: Iterable[Entry]) -> None:
+def replace_entries(
+    memory: "Memory", access: MemoryAccess | None, entries: Iterable[Entry]
+) -> None:
     if access is None:
         memory.replace(entries)
     else:
@@ -145,7 +151,7 @@ def session_hit(hit: SessionHit) -> wire.SessionHit:
     )
 
 
-def memory_hit(hit: Hit) -> wire.MemoryHit:
+def memory_hit(hit: "Hit") -> wire.MemoryHit:
     entry = hit.entry
     return wire.MemoryHit(
         name=entry.name,

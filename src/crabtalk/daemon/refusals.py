@@ -7,6 +7,7 @@ from crabtalk.memory import StoreError
 from crabtalk.model import ApiError, SettingsError
 from crabtalk.protocol import (
     BadRequestError,
+    ConflictError,
     InternalError,
     NotFoundError,
     RequestError,
@@ -15,6 +16,7 @@ from crabtalk.protocol import (
 from crabtalk.runtime import (
     BusyError,
     CompactionError,
+    KeyConflictError,
     NothingInFlightError,
     NothingToCompactError,
     UnknownAgentError,
@@ -35,6 +37,8 @@ def answered() -> Iterator[None]:
         raise NotFoundError(str(error)) from error
     except (NothingToCompactError, AgentError, UnknownToolError) as error:
         raise BadRequestError(str(error)) from error
+    except KeyConflictError as error:
+        raise ConflictError(str(error)) from error
     except (BusyError, StorageUnavailableError) as error:
         raise UnavailableError(str(error)) from error
     except StoreError as error:

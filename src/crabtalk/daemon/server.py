@@ -9,20 +9,22 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crabtalk import __version__
 from crabtalk.policy import parse_mode
 from crabtalk.protocol import (
     PROTOCOL_VERSION,
     BadRequestError,
+    ConflictError,
     InternalError,
     NotFoundError,
     RequestError,
     UnavailableError,
     wire,
 )
-from crabtalk.runtime import DEFAULT_SENDER, Done, Run, StopReason
-from crabtalk.storage import Pair
+from crabtalk.runtime import DEFAULT_SENDER, Done, Event, Run, StopReason
+from crabtalk.storage import Pair, hash_content
 
 from .agents_server import AgentsServer
 from .conversations_server import ConversationsServer
@@ -34,8 +36,16 @@ from .recall_server import RecallServer
 from .refusals import answered
 from .stream_events import stream_event, token_usage
 
+# What clients may rely on: docs/protocol.md, Greeting.
+FEATURES = ("keys", "attach", "records", "request_id")
+if TYPE_CHECKING:
+    from .fleet_following import FleetFollowing, RemoteRun
+
 LONGEST_SENDER = 1024
 LONGEST_PATH = 8192
+LONGEST_KEY = 128  # bytes
+# How long a run with a key goes on when everybody who followed it is gone, in seconds.
+RETURN_SECONDS = 30.0
 
 
 class DaemonServer(
@@ -43,8 +53,9 @@ class DaemonServer(
 ):
     """One per process. What no part overrides answers 501."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, *, return_seconds: float = RETURN_SECONDS) -> None:
         super().__init__(daemon)
+        self._return_seconds = return_seconds
         if daemon.fleet is not None:
             daemon.fleet.serve(self)
         self._started = time.monotonic()
@@ -52,7 +63,11 @@ class DaemonServer(
     # ── The daemon itself ───────────────────────────────────────────────────────────────────
 
     async def hello(self, request: wire.HelloMsg) -> wire.WelcomeMsg:
-        return wire.WelcomeMsg(protocol_version=PROTOCOL_VERSION, server_version=__version__)
+        return wire.WelcomeMsg(
+            protocol_version=PROTOCOL_VERSION,
+            server_version=__version__,
+            features=FEATURES if request.wants_features else (),
+        )
 
     async def get_stats(self, request: wire.GetStats) -> wire.DaemonStats:
         runtime = await self._daemon.opened()
@@ -75,22 +90,128 @@ class DaemonServer(
     # ── Turns ───────────────────────────────────────────────────────────────────────────────
 
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        if request.key:
+            async with aclosing(self._stream_keyed(request)) as messages:
+                async for message in messages:
+                    yield message
+            return
         run = await self._start(request, detached=request.detach)
         waiting = self._daemon.asks.pending(run.pair)
         if self._daemon.fleet is not None:
             self._daemon.fleet.look_for_question(run)
         async with aclosing(run.events()) as events:
             async for event in events:
-                if type(event) is Done and event.is_passing and not event.steps:
-                    raise UnavailableError(event.error)
-                if type(event) is Done and not run.is_started:
-                    raise not_accepted(event)
-                if (message := stream_event(event)) is not None:
-                    yield message
+                if type(event) is Done:
+                    check_accepted(run, event)
+                if (shown := stream_event(event)) is not None:
+                    yield shown
                 if waiting is not None and (again := stream_event(waiting)) is not None:
                     # The turn before this one waits for an answer; whoever asked may be gone.
                     yield again
                     waiting = None
+
+    async def _stream_keyed(
+        self, request: wire.StreamMsg
+    ) -> AsyncGenerator[wire.StreamEvent, None]:
+        remote = await self._find_elsewhere(request, detached=request.detach)
+        if remote is not None:
+            with answered():
+                async with aclosing(remote.events()) as messages:
+                    async for message in messages:
+                        yield message
+            if remote.is_over:
+                return
+        # Also when the other daemon died: the key runs once, so this gives the stored outcome.
+        run = await self._start(request, detached=request.detach)
+        async with aclosing(self._follow_keyed(run)) as messages:
+            async for message in messages:
+                yield message
+
+    async def _find_elsewhere(
+        self, request: wire.StreamMsg | wire.SendMsg, *, detached: bool
+    ) -> "RemoteRun | None":
+        """The run of this key that another daemon has, in flight or in line."""
+        runtime = await self._daemon.ready()
+        check_key(request.key)
+        following = self._following
+        if following is None or runtime.find_run(request.agent, request.sender, key=request.key):
+            return None
+        with answered():
+            return await following.find(
+                request.agent,
+                request.sender,
+                key=request.key,
+                content_hash=hash_content(request.content, request.guest),
+                is_detached=detached,
+            )
+
+    @property
+    def _following(self) -> "FleetFollowing | None":
+        """None where no other daemon shares the storage."""
+        return self._daemon.fleet.following if self._daemon.fleet is not None else None
+
+    async def _follow_keyed(self, run: Run) -> AsyncGenerator[wire.StreamEvent, None]:
+        """The stream of a run with a key, for each of those who asked for it."""
+        # The run's own questions are in its transcript, in their place.
+        waiting = self._daemon.asks.pending(run.pair, besides=run)
+        if self._daemon.fleet is not None:
+            self._daemon.fleet.look_for_question(run)
+        following = self._following
+        own = following.follow_waiting(run, self._follow) if following else self._follow(run)
+        async with aclosing(own) as messages:
+            async for message in messages:
+                yield message
+                if waiting is not None and (again := stream_event(waiting)) is not None:
+                    yield again
+                    waiting = None
+
+    async def _follow(self, run: Run, after: int = 0) -> AsyncGenerator[wire.StreamEvent, None]:
+        """A run's events from memory, and where they are not there any more from the log. When the
+        last one who follows a run with a key leaves, the run waits for somebody to come back."""
+        try:
+            async with aclosing(self._daemon.runtime.follow(run, after)) as events:
+                async for number, event in events:
+                    if type(event) is Done:
+                        check_accepted(run, event)
+                    if (message := stream_event(event)) is not None:
+                        if number:
+                            message.number = number
+                        yield message
+        finally:
+            if run.key and not run.followers:
+                kill_unless_followed(run, self._return_seconds)
+
+    async def attach(self, request: wire.AttachMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        runtime = await self._daemon.ready()
+        agent, sender = request.agent, request.sender
+        run = runtime.find_run(agent, sender, run_id=request.run_id, key=request.key)
+        if run is not None:
+            async with aclosing(self._follow(run, request.after)) as messages:
+                async for message in messages:
+                    yield message
+            return
+        run_id, key = request.run_id, request.key
+        remote: RemoteRun | None = None
+        if self._following is not None:
+            with answered():
+                remote = await self._following.find_attached(request)
+        if remote is not None:
+            with answered():
+                async with aclosing(remote.events()) as messages:
+                    async for message in messages:
+                        yield message
+            if remote.is_over:
+                return
+            run_id, key = remote.run_id, ""
+        stored: list[Event] = []
+        if run_id or key:
+            with answered():
+                stored = await runtime.stored_events(agent, sender, run_id=run_id, key=key)
+        if not stored:
+            raise NotFoundError(nothing_to_follow(request))
+        for event in stored:
+            if (shown := stream_event(event)) is not None:
+                yield shown
 
     async def send(self, request: wire.SendMsg) -> wire.SendResponse:
         runtime = await self._daemon.ready()
@@ -98,8 +219,15 @@ class DaemonServer(
             if request.guest:
                 await self._daemon.find_agent(request.guest)
                 runtime.agent(request.guest)
+        if request.key and (remote := await self._find_elsewhere(request, detached=True)):
+            with answered():
+                async with aclosing(remote.events()) as messages:
+                    async for _ in messages:
+                        pass  # until it is over; the log has the outcome then
         run = await self._start(request, detached=True)
         done = await run.wait()
+        if done.is_conflict:
+            raise ConflictError(done.error)
         if done.reason is StopReason.ERROR:
             raise (UnavailableError if done.is_passing else InternalError)(done.error)
         if done.reason is StopReason.CANCELLED:
@@ -114,6 +242,7 @@ class DaemonServer(
             raise BadRequestError("the message is empty; say something in content")
         if max(len(request.sender), len(request.origin)) > LONGEST_SENDER:
             raise BadRequestError(f"sender is longer than {LONGEST_SENDER} characters; shorten it")
+        check_key(request.key)
         cwd = await directory(request.cwd) if request.cwd else None
         with answered():
             await self._daemon.find_agent(request.agent)
@@ -130,14 +259,22 @@ class DaemonServer(
                 unattended=request.unattended,
                 mode=checked_mode(request.mode),
                 origin=request.origin,
+                key=request.key,
             )
 
     async def kill(self, request: wire.KillMsg) -> None:
         runtime = await self._daemon.ready()
-        if await self._is_passed_on(wire.ClientMessage(kill=request)):
+        run_id, key = request.run_id, request.key
+        run = None
+        if run_id or key:
+            run = runtime.find_run(request.agent, request.sender, run_id=run_id, key=key)
+        if run is not None and request.unless_shared and run.followers > 1:
+            return
+        # A run that waits here for a turn elsewhere is this daemon's to cancel.
+        if run is None and await self._is_passed_on(wire.ClientMessage(kill=request)):
             return
         with answered():
-            await runtime.kill(request.agent, request.sender)
+            await runtime.kill(request.agent, request.sender, run_id=run_id, key=key)
 
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
         pair = Pair(request.agent, request.sender or DEFAULT_SENDER)
@@ -152,10 +289,11 @@ class DaemonServer(
         runtime = await self._daemon.ready()
         if not request.content.strip():
             raise BadRequestError("the message is empty; say something in content")
+        check_key(request.key)
         if await self._is_passed_on(wire.ClientMessage(steer_session=request)):
             return
         with answered():
-            await runtime.steer(request.agent, request.content, request.sender)
+            await runtime.steer(request.agent, request.content, request.sender, request.key)
 
     async def compact(self, request: wire.CompactMsg) -> wire.CompactResponse:
         runtime = await self._daemon.ready()
@@ -170,6 +308,43 @@ def checked_mode(word: str) -> str:
         return parse_mode(word).word if word else ""
     except ValueError as error:
         raise BadRequestError(str(error)) from None
+
+
+def check_key(key: str) -> None:
+    """Raises BadRequestError for a key that is too long."""
+    if len(key.encode()) > LONGEST_KEY:
+        raise BadRequestError(f"key is longer than {LONGEST_KEY} bytes; shorten it")
+
+
+def check_accepted(run: Run, done: Done) -> None:
+    """Raises the error for a turn that ended before it began."""
+    if done.is_conflict:
+        raise ConflictError(done.error)
+    if done.is_passing and not done.steps:
+        raise UnavailableError(done.error)
+    if not run.is_started:
+        raise not_accepted(done)
+
+
+def kill_unless_followed(run: Run, seconds: float) -> None:
+    """Nobody follows the run: nobody pays for words that nobody reads. Somebody may come back."""
+    if run.detached or run.done is not None or run.task is None:
+        return
+    seen = run.follow_count
+
+    def kill() -> None:
+        if not run.detached and run.follow_count == seen:
+            run.kill()
+
+    timer = asyncio.get_running_loop().call_later(seconds, kill)
+    run.task.add_done_callback(lambda _: timer.cancel())
+
+
+def nothing_to_follow(request: wire.AttachMsg) -> str:
+    if request.run_id or request.key:
+        name = f"run {request.run_id[:80]!r}" if request.run_id else f"key {request.key[:80]!r}"
+        return f"this conversation has no {name}; say the message first"
+    return "nothing runs in this conversation; list_messages has what was said"
 
 
 def not_accepted(done: Done) -> RequestError:

@@ -57,7 +57,12 @@ def thinking(event: ThinkingDelta) -> wire.StreamEvent:
 
 def start(event: Started) -> wire.StreamEvent:
     return wire.StreamEvent(
-        start=wire.StreamStart(agent=event.agent, run_id=event.run_id, mode=event.mode or None)
+        start=wire.StreamStart(
+            agent=event.agent,
+            run_id=event.run_id,
+            mode=event.mode or None,
+            stored=event.is_stored or None,
+        )
     )
 
 

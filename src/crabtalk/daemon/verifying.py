@@ -66,11 +66,11 @@ def files_of(home: Path) -> Iterator[Path]:
         for path in (home / "memory").rglob(pattern)
     }
     yield from sorted(memories)
-    logs = [(modified(path), path) for path in (home / "sessions").glob("*.jsonl")]
+    logs = [(read_mtime(path), path) for path in (home / "sessions").glob("*.jsonl")]
     yield from (path for _, path in sorted(logs, reverse=True))
 
 
-def modified(path: Path) -> float:
+def read_mtime(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:  # deleted meanwhile
@@ -83,7 +83,7 @@ def check_log(path: Path) -> Found:
     except FileNotFoundError:
         return Found([], 0)
     except OSError as error:
-        return unreadable(path, error.strerror or str(error))
+        return report_unreadable(path, error.strerror or str(error))
     named = [
         DamagedRecord(
             str(path),
@@ -110,7 +110,7 @@ def check_memory(path: Path) -> Found:
     try:
         found = verify_memory(path)
     except StoreError as error:
-        return unreadable(path, str(error))
+        return report_unreadable(path, str(error))
     step = REWRITE.format(sums=f"{path}.sums")
     named = [
         DamagedRecord(
@@ -124,7 +124,7 @@ def check_memory(path: Path) -> Found:
     return Found(named, len(found) - len(named))
 
 
-def unreadable(path: Path, reason: str) -> Found:
+def report_unreadable(path: Path, reason: str) -> Found:
     text = f"the file cannot be read: {reason}"
     return Found([DamagedRecord(str(path), text, "make it readable to you, then try again")], 0)
 

@@ -197,7 +197,8 @@ Global___AgentEventKind: _TypeAlias = AgentEventKind  # noqa: Y015
 class ClientMessage(_message.Message):
     """── Envelopes ──────────────────────────────────────────────────────────────────────────────────
 
-    One request. The next one on the same connection is worked on when this one is answered.
+    One request. Short requests of a connection are answered in order; turns, feeds and other long
+    ones run beside them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -243,10 +244,15 @@ class ClientMessage(_message.Message):
     LIST_MEMORY_FIELD_NUMBER: _builtins.int
     REPLACE_MEMORY_FIELD_NUMBER: _builtins.int
     SET_TITLE_FIELD_NUMBER: _builtins.int
+    ATTACH_FIELD_NUMBER: _builtins.int
     SET_MODE_FIELD_NUMBER: _builtins.int
     EXPLAIN_AGENT_FIELD_NUMBER: _builtins.int
+    LIST_RECORDS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     extension: _builtins.bytes
     """Opaque bytes for servers that embed this protocol in a larger one."""
+    request_id: _builtins.int
+    """Any number of the client's choice. Every answer to this request carries it too."""
     @_builtins.property
     def send(self) -> Global___SendMsg: ...
     @_builtins.property
@@ -330,9 +336,13 @@ class ClientMessage(_message.Message):
     @_builtins.property
     def set_title(self) -> Global___SetTitleMsg: ...
     @_builtins.property
+    def attach(self) -> Global___AttachMsg: ...
+    @_builtins.property
     def set_mode(self) -> Global___SetModeMsg: ...
     @_builtins.property
     def explain_agent(self) -> Global___ExplainAgentMsg: ...
+    @_builtins.property
+    def list_records(self) -> Global___ListRecordsMsg: ...
     def __init__(
         self,
         *,
@@ -377,15 +387,23 @@ class ClientMessage(_message.Message):
         list_memory: Global___ListMemoryMsg | None = ...,
         replace_memory: Global___ReplaceMemoryMsg | None = ...,
         set_title: Global___SetTitleMsg | None = ...,
+        attach: Global___AttachMsg | None = ...,
         set_mode: Global___SetModeMsg | None = ...,
         explain_agent: Global___ExplainAgentMsg | None = ...,
+        list_records: Global___ListRecordsMsg | None = ...,
+        request_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "explain_agent", b"explain_agent", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "set_mode", b"set_mode", "set_title", b"set_title", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_request_id", b"_request_id", "attach", b"attach", "compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "explain_agent", b"explain_agent", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_records", b"list_records", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "request_id", b"request_id", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "set_mode", b"set_mode", "set_title", b"set_title", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "explain_agent", b"explain_agent", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "set_mode", b"set_mode", "set_title", b"set_title", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_request_id", b"_request_id", "attach", b"attach", "compact", b"compact", "create_agent", b"create_agent", "delete_agent", b"delete_agent", "delete_conversation", b"delete_conversation", "delete_mcp", b"delete_mcp", "explain_agent", b"explain_agent", "extension", b"extension", "get_agent", b"get_agent", "get_config", b"get_config", "get_conversation_history", b"get_conversation_history", "get_stats", b"get_stats", "hello", b"hello", "kill", b"kill", "list_active_conversations", b"list_active_conversations", "list_agents", b"list_agents", "list_archives", b"list_archives", "list_conversations", b"list_conversations", "list_mcps", b"list_mcps", "list_memory", b"list_memory", "list_messages", b"list_messages", "list_models", b"list_models", "list_records", b"list_records", "list_skills", b"list_skills", "list_subscriptions", b"list_subscriptions", "msg", b"msg", "ping", b"ping", "publish_event", b"publish_event", "reload", b"reload", "rename_agent", b"rename_agent", "replace_memory", b"replace_memory", "reply_to_ask", b"reply_to_ask", "request_id", b"request_id", "search_memory", b"search_memory", "search_sessions", b"search_sessions", "send", b"send", "set_active_model", b"set_active_model", "set_mode", b"set_mode", "set_title", b"set_title", "steer_session", b"steer_session", "stream", b"stream", "subscribe_event", b"subscribe_event", "subscribe_events", b"subscribe_events", "subscribe_mcp_events", b"subscribe_mcp_events", "unsubscribe_event", b"unsubscribe_event", "update_agent", b"update_agent", "upsert_mcp", b"upsert_mcp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["send", "stream", "reply_to_ask", "list_active_conversations", "kill", "compact", "list_conversations", "set_active_model", "list_mcps", "list_agents", "get_agent", "create_agent", "update_agent", "delete_agent", "list_skills", "ping", "get_config", "reload", "get_stats", "subscribe_events", "list_models", "get_conversation_history", "delete_conversation", "subscribe_event", "unsubscribe_event", "list_subscriptions", "publish_event", "steer_session", "upsert_mcp", "delete_mcp", "rename_agent", "subscribe_mcp_events", "extension", "hello", "search_sessions", "list_messages", "list_archives", "search_memory", "list_memory", "replace_memory", "set_title", "set_mode", "explain_agent"]  # noqa: Y015
+    _WhichOneofReturnType__request_id: _TypeAlias = _typing.Literal["request_id"]  # noqa: Y015
+    _WhichOneofArgType__request_id: _TypeAlias = _typing.Literal["_request_id", b"_request_id"]  # noqa: Y015
+    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["send", "stream", "reply_to_ask", "list_active_conversations", "kill", "compact", "list_conversations", "set_active_model", "list_mcps", "list_agents", "get_agent", "create_agent", "update_agent", "delete_agent", "list_skills", "ping", "get_config", "reload", "get_stats", "subscribe_events", "list_models", "get_conversation_history", "delete_conversation", "subscribe_event", "unsubscribe_event", "list_subscriptions", "publish_event", "steer_session", "upsert_mcp", "delete_mcp", "rename_agent", "subscribe_mcp_events", "extension", "hello", "search_sessions", "list_messages", "list_archives", "search_memory", "list_memory", "replace_memory", "set_title", "attach", "set_mode", "explain_agent", "list_records"]  # noqa: Y015
     _WhichOneofArgType_msg: _TypeAlias = _typing.Literal["msg", b"msg"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_id) -> _WhichOneofReturnType__request_id | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_msg) -> _WhichOneofReturnType_msg | None: ...
 
 Global___ClientMessage: _TypeAlias = ClientMessage  # noqa: Y015
@@ -425,7 +443,11 @@ class ServerMessage(_message.Message):
     MEMORY_PAGE_FIELD_NUMBER: _builtins.int
     MODE_INFO_FIELD_NUMBER: _builtins.int
     AGENT_PERMISSIONS_FIELD_NUMBER: _builtins.int
+    RECORD_PAGE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     extension: _builtins.bytes
+    request_id: _builtins.int
+    """The request's own. Absent where the request had none, or could not be read."""
     @_builtins.property
     def error(self) -> Global___ErrorMsg: ...
     @_builtins.property
@@ -484,6 +506,8 @@ class ServerMessage(_message.Message):
     def mode_info(self) -> Global___ModeInfo: ...
     @_builtins.property
     def agent_permissions(self) -> Global___AgentPermissions: ...
+    @_builtins.property
+    def record_page(self) -> Global___RecordPage: ...
     def __init__(
         self,
         *,
@@ -516,13 +540,20 @@ class ServerMessage(_message.Message):
         memory_page: Global___MemoryPage | None = ...,
         mode_info: Global___ModeInfo | None = ...,
         agent_permissions: Global___AgentPermissions | None = ...,
+        record_page: Global___RecordPage | None = ...,
+        request_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "agent_permissions", b"agent_permissions", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "memory_page", b"memory_page", "message_page", b"message_page", "mode_info", b"mode_info", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_request_id", b"_request_id", "active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "agent_permissions", b"agent_permissions", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "memory_page", b"memory_page", "message_page", b"message_page", "mode_info", b"mode_info", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "record_page", b"record_page", "request_id", b"request_id", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "agent_permissions", b"agent_permissions", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "memory_page", b"memory_page", "message_page", b"message_page", "mode_info", b"mode_info", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_request_id", b"_request_id", "active_conversations", b"active_conversations", "agent_event", b"agent_event", "agent_info", b"agent_info", "agent_list", b"agent_list", "agent_permissions", b"agent_permissions", "archive_list", b"archive_list", "compact", b"compact", "config", b"config", "conversation_history", b"conversation_history", "conversation_list", b"conversation_list", "error", b"error", "extension", b"extension", "mcp_event", b"mcp_event", "mcp_info", b"mcp_info", "mcp_list", b"mcp_list", "memory_hits", b"memory_hits", "memory_page", b"memory_page", "message_page", b"message_page", "mode_info", b"mode_info", "model_list", b"model_list", "msg", b"msg", "pong", b"pong", "record_page", b"record_page", "request_id", b"request_id", "response", b"response", "session_hits", b"session_hits", "skill_list", b"skill_list", "stats", b"stats", "stream", b"stream", "subscription_info", b"subscription_info", "subscription_list", b"subscription_list", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["error", "pong", "response", "stream", "active_conversations", "compact", "conversation_list", "mcp_list", "agent_info", "agent_list", "skill_list", "config", "stats", "agent_event", "model_list", "conversation_history", "subscription_info", "subscription_list", "mcp_info", "mcp_event", "extension", "welcome", "session_hits", "message_page", "archive_list", "memory_hits", "memory_page", "mode_info", "agent_permissions"]  # noqa: Y015
+    _WhichOneofReturnType__request_id: _TypeAlias = _typing.Literal["request_id"]  # noqa: Y015
+    _WhichOneofArgType__request_id: _TypeAlias = _typing.Literal["_request_id", b"_request_id"]  # noqa: Y015
+    _WhichOneofReturnType_msg: _TypeAlias = _typing.Literal["error", "pong", "response", "stream", "active_conversations", "compact", "conversation_list", "mcp_list", "agent_info", "agent_list", "skill_list", "config", "stats", "agent_event", "model_list", "conversation_history", "subscription_info", "subscription_list", "mcp_info", "mcp_event", "extension", "welcome", "session_hits", "message_page", "archive_list", "memory_hits", "memory_page", "mode_info", "agent_permissions", "record_page"]  # noqa: Y015
     _WhichOneofArgType_msg: _TypeAlias = _typing.Literal["msg", b"msg"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_id) -> _WhichOneofReturnType__request_id | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_msg) -> _WhichOneofReturnType_msg | None: ...
 
 Global___ServerMessage: _TypeAlias = ServerMessage  # noqa: Y015
@@ -540,24 +571,30 @@ class HelloMsg(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
+    WANTS_FEATURES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The protocol version the client speaks; 0 means it does not care."""
     client: _builtins.str
     """A name for logs and statistics, such as "tui" or "telegram"."""
     token: _builtins.str
     """The content of run/token. Ignored on a Unix socket."""
+    wants_features: _builtins.bool
+    """True: the welcome names the daemon's features. A daemon that knows none leaves the list empty."""
     def __init__(
         self,
         *,
         protocol_version: _builtins.int = ...,
         client: _builtins.str = ...,
         token: _builtins.str = ...,
+        wants_features: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wants_features", b"_wants_features", "wants_features", b"wants_features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "protocol_version", b"protocol_version", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wants_features", b"_wants_features", "client", b"client", "protocol_version", b"protocol_version", "token", b"token", "wants_features", b"wants_features"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__wants_features: _TypeAlias = _typing.Literal["wants_features"]  # noqa: Y015
+    _WhichOneofArgType__wants_features: _TypeAlias = _typing.Literal["_wants_features", b"_wants_features"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wants_features) -> _WhichOneofReturnType__wants_features | None: ...
 
 Global___HelloMsg: _TypeAlias = HelloMsg  # noqa: Y015
 
@@ -573,7 +610,10 @@ class WelcomeMsg(_message.Message):
     """The daemon's own version, such as "0.1.0". For people, not for decisions."""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What a client may rely on beyond the version: one word per optional capability."""
+        """What a client may rely on beyond the version, one word each, if it asked for them:
+        "keys": `key` on stream, send and steer_session; "attach"; "records": list_records;
+        "request_id": requests on one connection are handled side by side, and can be labelled.
+        """
 
     def __init__(
         self,
@@ -605,6 +645,7 @@ class SendMsg(_message.Message):
     CWD_FIELD_NUMBER: _builtins.int
     GUEST_FIELD_NUMBER: _builtins.int
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     UNATTENDED_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
@@ -618,6 +659,11 @@ class SendMsg(_message.Message):
     """The agent that speaks on this turn in place of the conversation's own."""
     tool_choice: _builtins.str
     """"auto", "none", "required" or the name of a tool."""
+    key: _builtins.str
+    """A name for this message, at most 128 bytes, that nothing else in the conversation has. A key
+    runs once, for good: sent again, it is answered with the run that it already has, while that
+    runs and after. The same key with another content or guest is error 409.
+    """
     mode: _builtins.str
     """The permission mode of this run: "plan", "ask", "accept-edits" or "auto". Absent: the
     conversation's.
@@ -637,18 +683,21 @@ class SendMsg(_message.Message):
         cwd: _builtins.str | None = ...,
         guest: _builtins.str | None = ...,
         tool_choice: _builtins.str | None = ...,
+        key: _builtins.str | None = ...,
         mode: _builtins.str | None = ...,
         unattended: _builtins.bool | None = ...,
         origin: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_guest", b"_guest", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "cwd", b"cwd", "guest", b"guest", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_guest", b"_guest", "_key", b"_key", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "cwd", b"cwd", "guest", b"guest", "key", b"key", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_guest", b"_guest", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "agent", b"agent", "content", b"content", "cwd", b"cwd", "guest", b"guest", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_guest", b"_guest", "_key", b"_key", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "agent", b"agent", "content", b"content", "cwd", b"cwd", "guest", b"guest", "key", b"key", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cwd: _TypeAlias = _typing.Literal["cwd"]  # noqa: Y015
     _WhichOneofArgType__cwd: _TypeAlias = _typing.Literal["_cwd", b"_cwd"]  # noqa: Y015
     _WhichOneofReturnType__guest: _TypeAlias = _typing.Literal["guest"]  # noqa: Y015
     _WhichOneofArgType__guest: _TypeAlias = _typing.Literal["_guest", b"_guest"]  # noqa: Y015
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
     _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
     _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
     _WhichOneofReturnType__origin: _TypeAlias = _typing.Literal["origin"]  # noqa: Y015
@@ -663,6 +712,8 @@ class SendMsg(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cwd) -> _WhichOneofReturnType__cwd | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__guest) -> _WhichOneofReturnType__guest | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
     @_typing.overload
@@ -689,6 +740,7 @@ class StreamMsg(_message.Message):
     GUEST_FIELD_NUMBER: _builtins.int
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
     DETACH_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     UNATTENDED_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
@@ -699,7 +751,11 @@ class StreamMsg(_message.Message):
     guest: _builtins.str
     tool_choice: _builtins.str
     detach: _builtins.bool
-    """True: the run goes on when this connection goes away."""
+    """True: the run goes on when this connection goes away. Without it, a run with a key waits half a
+    minute for somebody to follow it again, one without a key is cancelled at once.
+    """
+    key: _builtins.str
+    """As in SendMsg. The events of a run with a key are numbered."""
     mode: _builtins.str
     """As in SendMsg."""
     unattended: _builtins.bool
@@ -714,13 +770,14 @@ class StreamMsg(_message.Message):
         guest: _builtins.str | None = ...,
         tool_choice: _builtins.str | None = ...,
         detach: _builtins.bool | None = ...,
+        key: _builtins.str | None = ...,
         mode: _builtins.str | None = ...,
         unattended: _builtins.bool | None = ...,
         origin: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_detach", b"_detach", "_guest", b"_guest", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "cwd", b"cwd", "detach", b"detach", "guest", b"guest", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_detach", b"_detach", "_guest", b"_guest", "_key", b"_key", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "cwd", b"cwd", "detach", b"detach", "guest", b"guest", "key", b"key", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_detach", b"_detach", "_guest", b"_guest", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "agent", b"agent", "content", b"content", "cwd", b"cwd", "detach", b"detach", "guest", b"guest", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cwd", b"_cwd", "_detach", b"_detach", "_guest", b"_guest", "_key", b"_key", "_mode", b"_mode", "_origin", b"_origin", "_sender", b"_sender", "_tool_choice", b"_tool_choice", "_unattended", b"_unattended", "agent", b"agent", "content", b"content", "cwd", b"cwd", "detach", b"detach", "guest", b"guest", "key", b"key", "mode", b"mode", "origin", b"origin", "sender", b"sender", "tool_choice", b"tool_choice", "unattended", b"unattended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cwd: _TypeAlias = _typing.Literal["cwd"]  # noqa: Y015
     _WhichOneofArgType__cwd: _TypeAlias = _typing.Literal["_cwd", b"_cwd"]  # noqa: Y015
@@ -728,6 +785,8 @@ class StreamMsg(_message.Message):
     _WhichOneofArgType__detach: _TypeAlias = _typing.Literal["_detach", b"_detach"]  # noqa: Y015
     _WhichOneofReturnType__guest: _TypeAlias = _typing.Literal["guest"]  # noqa: Y015
     _WhichOneofArgType__guest: _TypeAlias = _typing.Literal["_guest", b"_guest"]  # noqa: Y015
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
     _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
     _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
     _WhichOneofReturnType__origin: _TypeAlias = _typing.Literal["origin"]  # noqa: Y015
@@ -744,6 +803,8 @@ class StreamMsg(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__detach) -> _WhichOneofReturnType__detach | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__guest) -> _WhichOneofReturnType__guest | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
     @_typing.overload
@@ -810,23 +871,82 @@ class SteerSessionMsg(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     SENDER_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
     content: _builtins.str
+    key: _builtins.str
+    """As in SendMsg: sent again, it is answered with Pong and not said again, also when the run that
+    it steered is over.
+    """
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
         sender: _builtins.str = ...,
         content: _builtins.str = ...,
+        key: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "content", b"content", "sender", b"sender"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "agent", b"agent", "content", b"content", "key", b"key", "sender", b"sender"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
 
 Global___SteerSessionMsg: _TypeAlias = SteerSessionMsg  # noqa: Y015
+
+@_typing.final
+class AttachMsg(_message.Message):
+    """Follows a run: answered by its stream events, from the first one on, while it runs and after.
+    Whoever attaches does not own the run: leaving cancels nothing.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    sender: _builtins.str
+    """Absent or empty: "user"."""
+    run_id: _builtins.str
+    """The run, by its id or by the key it was started with. Absent both: the run in flight."""
+    key: _builtins.str
+    after: _builtins.int
+    """The number of the last event that the client has. Events after it follow, unless they are not
+    in memory any more: then the stream begins anew, with `start`.
+    """
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        sender: _builtins.str = ...,
+        run_id: _builtins.str | None = ...,
+        key: _builtins.str | None = ...,
+        after: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_key", b"_key", "_run_id", b"_run_id", "after", b"after", "key", b"key", "run_id", b"run_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_key", b"_key", "_run_id", b"_run_id", "after", b"after", "agent", b"agent", "key", b"key", "run_id", b"run_id", "sender", b"sender"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
+    _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__run_id) -> _WhichOneofReturnType__run_id | None: ...
+
+Global___AttachMsg: _TypeAlias = AttachMsg  # noqa: Y015
 
 @_typing.final
 class KillMsg(_message.Message):
@@ -836,19 +956,43 @@ class KillMsg(_message.Message):
 
     AGENT_FIELD_NUMBER: _builtins.int
     SENDER_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    UNLESS_SHARED_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
+    run_id: _builtins.str
+    """Only this run, in flight or waiting for its turn, by its id or by the key it was started with.
+    One that is over is answered with Pong.
+    """
+    key: _builtins.str
+    unless_shared: _builtins.bool
+    """True, with a run named: not when more than one client follows it."""
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
         sender: _builtins.str = ...,
+        run_id: _builtins.str | None = ...,
+        key: _builtins.str | None = ...,
+        unless_shared: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_run_id", b"_run_id", "_unless_shared", b"_unless_shared", "key", b"key", "run_id", b"run_id", "unless_shared", b"unless_shared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "sender", b"sender"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_run_id", b"_run_id", "_unless_shared", b"_unless_shared", "agent", b"agent", "key", b"key", "run_id", b"run_id", "sender", b"sender", "unless_shared", b"unless_shared"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
+    _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
+    _WhichOneofReturnType__unless_shared: _TypeAlias = _typing.Literal["unless_shared"]  # noqa: Y015
+    _WhichOneofArgType__unless_shared: _TypeAlias = _typing.Literal["_unless_shared", b"_unless_shared"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__run_id) -> _WhichOneofReturnType__run_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unless_shared) -> _WhichOneofReturnType__unless_shared | None: ...
 
 Global___KillMsg: _TypeAlias = KillMsg  # noqa: Y015
 
@@ -997,6 +1141,12 @@ class StreamEvent(_message.Message):
     THINKING_START_FIELD_NUMBER: _builtins.int
     THINKING_END_FIELD_NUMBER: _builtins.int
     CONTEXT_USAGE_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Its place among the events of its run, counted from 1; what AttachMsg.after names. Only where
+    the run has a key or the client attached to it, and only on events as they were first sent:
+    what is read from the log instead has none.
+    """
     @_builtins.property
     def start(self) -> Global___StreamStart: ...
     @_builtins.property
@@ -1044,13 +1194,19 @@ class StreamEvent(_message.Message):
         thinking_start: Global___ThinkingStartEvent | None = ...,
         thinking_end: Global___ThinkingEndEvent | None = ...,
         context_usage: Global___ContextUsageEvent | None = ...,
+        number: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ask_user", b"ask_user", "chunk", b"chunk", "context_usage", b"context_usage", "end", b"end", "event", b"event", "start", b"start", "text_end", b"text_end", "text_start", b"text_start", "thinking", b"thinking", "thinking_end", b"thinking_end", "thinking_start", b"thinking_start", "tool_result", b"tool_result", "tool_start", b"tool_start", "tools_complete", b"tools_complete", "user_steered", b"user_steered"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_number", b"_number", "ask_user", b"ask_user", "chunk", b"chunk", "context_usage", b"context_usage", "end", b"end", "event", b"event", "number", b"number", "start", b"start", "text_end", b"text_end", "text_start", b"text_start", "thinking", b"thinking", "thinking_end", b"thinking_end", "thinking_start", b"thinking_start", "tool_result", b"tool_result", "tool_start", b"tool_start", "tools_complete", b"tools_complete", "user_steered", b"user_steered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_user", b"ask_user", "chunk", b"chunk", "context_usage", b"context_usage", "end", b"end", "event", b"event", "start", b"start", "text_end", b"text_end", "text_start", b"text_start", "thinking", b"thinking", "thinking_end", b"thinking_end", "thinking_start", b"thinking_start", "tool_result", b"tool_result", "tool_start", b"tool_start", "tools_complete", b"tools_complete", "user_steered", b"user_steered"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_number", b"_number", "ask_user", b"ask_user", "chunk", b"chunk", "context_usage", b"context_usage", "end", b"end", "event", b"event", "number", b"number", "start", b"start", "text_end", b"text_end", "text_start", b"text_start", "thinking", b"thinking", "thinking_end", b"thinking_end", "thinking_start", b"thinking_start", "tool_result", b"tool_result", "tool_start", b"tool_start", "tools_complete", b"tools_complete", "user_steered", b"user_steered"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__number: _TypeAlias = _typing.Literal["number"]  # noqa: Y015
+    _WhichOneofArgType__number: _TypeAlias = _typing.Literal["_number", b"_number"]  # noqa: Y015
     _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["start", "chunk", "thinking", "tool_start", "tool_result", "tools_complete", "end", "ask_user", "user_steered", "text_start", "text_end", "thinking_start", "thinking_end", "context_usage"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__number) -> _WhichOneofReturnType__number | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___StreamEvent: _TypeAlias = StreamEvent  # noqa: Y015
@@ -1064,30 +1220,38 @@ class StreamStart(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     run_id: _builtins.str
     """The run's id, as subscribe_events has it."""
     mode: _builtins.str
     """The permission mode the run has. Absent: "auto"."""
+    stored: _builtins.bool
+    """True: the run is over. What follows is what the log has of it, each text in one chunk."""
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
         run_id: _builtins.str | None = ...,
         mode: _builtins.str | None = ...,
+        stored: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_run_id", b"_run_id", "mode", b"mode", "run_id", b"run_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_run_id", b"_run_id", "_stored", b"_stored", "mode", b"mode", "run_id", b"run_id", "stored", b"stored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_run_id", b"_run_id", "agent", b"agent", "mode", b"mode", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_run_id", b"_run_id", "_stored", b"_stored", "agent", b"agent", "mode", b"mode", "run_id", b"run_id", "stored", b"stored"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
     _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
     _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
     _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
+    _WhichOneofReturnType__stored: _TypeAlias = _typing.Literal["stored"]  # noqa: Y015
+    _WhichOneofArgType__stored: _TypeAlias = _typing.Literal["_stored", b"_stored"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__run_id) -> _WhichOneofReturnType__run_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stored) -> _WhichOneofReturnType__stored | None: ...
 
 Global___StreamStart: _TypeAlias = StreamStart  # noqa: Y015
 
@@ -1728,17 +1892,23 @@ class GetConversationHistoryMsg(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FILE_PATH_FIELD_NUMBER: _builtins.int
+    WITH_RUNS_FIELD_NUMBER: _builtins.int
     file_path: _builtins.str
+    with_runs: _builtins.bool
+    """As in ListMessagesMsg."""
     def __init__(
         self,
         *,
         file_path: _builtins.str = ...,
+        with_runs: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_with_runs", b"_with_runs", "with_runs", b"with_runs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_path", b"file_path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_with_runs", b"_with_runs", "file_path", b"file_path", "with_runs", b"with_runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__with_runs: _TypeAlias = _typing.Literal["with_runs"]  # noqa: Y015
+    _WhichOneofArgType__with_runs: _TypeAlias = _typing.Literal["_with_runs", b"_with_runs"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__with_runs) -> _WhichOneofReturnType__with_runs | None: ...
 
 Global___GetConversationHistoryMsg: _TypeAlias = GetConversationHistoryMsg  # noqa: Y015
 
@@ -1773,6 +1943,11 @@ class ConversationMessage(_message.Message):
     REASONING_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     CALL_ID_FIELD_NUMBER: _builtins.int
+    IS_ERROR_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    SAID_FIELD_NUMBER: _builtins.int
+    STEER_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     content: _builtins.str
     id: _builtins.int
@@ -1784,6 +1959,19 @@ class ConversationMessage(_message.Message):
     reasoning: _builtins.str
     call_id: _builtins.str
     """On role "tool": the call this answers."""
+    is_error: _builtins.bool
+    """The rest is there for messages of a run that was started with a key, and for all messages where
+    the request says `with_runs`.
+
+    On role "tool": the call failed.
+    """
+    key: _builtins.str
+    """On role "user": the key it was said with."""
+    run_id: _builtins.str
+    said: _builtins.str
+    """On role "user": what the person typed, where a skill made another text of it."""
+    steer: _builtins.int
+    """On role "user": which steering message of its run it is, counted from 1."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallInfo]: ...
     def __init__(
@@ -1797,10 +1985,15 @@ class ConversationMessage(_message.Message):
         reasoning: _builtins.str | None = ...,
         tool_calls: _abc.Iterable[Global___ToolCallInfo] | None = ...,
         call_id: _builtins.str | None = ...,
+        is_error: _builtins.bool | None = ...,
+        key: _builtins.str | None = ...,
+        run_id: _builtins.str | None = ...,
+        said: _builtins.str | None = ...,
+        steer: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_call_id", b"_call_id", "_id", b"_id", "_reasoning", b"_reasoning", "_timestamp", b"_timestamp", "agent", b"agent", "call_id", b"call_id", "id", b"id", "reasoning", b"reasoning", "timestamp", b"timestamp"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_call_id", b"_call_id", "_id", b"_id", "_is_error", b"_is_error", "_key", b"_key", "_reasoning", b"_reasoning", "_run_id", b"_run_id", "_said", b"_said", "_steer", b"_steer", "_timestamp", b"_timestamp", "agent", b"agent", "call_id", b"call_id", "id", b"id", "is_error", b"is_error", "key", b"key", "reasoning", b"reasoning", "run_id", b"run_id", "said", b"said", "steer", b"steer", "timestamp", b"timestamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_call_id", b"_call_id", "_id", b"_id", "_reasoning", b"_reasoning", "_timestamp", b"_timestamp", "agent", b"agent", "call_id", b"call_id", "content", b"content", "id", b"id", "reasoning", b"reasoning", "role", b"role", "timestamp", b"timestamp", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_call_id", b"_call_id", "_id", b"_id", "_is_error", b"_is_error", "_key", b"_key", "_reasoning", b"_reasoning", "_run_id", b"_run_id", "_said", b"_said", "_steer", b"_steer", "_timestamp", b"_timestamp", "agent", b"agent", "call_id", b"call_id", "content", b"content", "id", b"id", "is_error", b"is_error", "key", b"key", "reasoning", b"reasoning", "role", b"role", "run_id", b"run_id", "said", b"said", "steer", b"steer", "timestamp", b"timestamp", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
@@ -1808,8 +2001,18 @@ class ConversationMessage(_message.Message):
     _WhichOneofArgType__call_id: _TypeAlias = _typing.Literal["_call_id", b"_call_id"]  # noqa: Y015
     _WhichOneofReturnType__id: _TypeAlias = _typing.Literal["id"]  # noqa: Y015
     _WhichOneofArgType__id: _TypeAlias = _typing.Literal["_id", b"_id"]  # noqa: Y015
+    _WhichOneofReturnType__is_error: _TypeAlias = _typing.Literal["is_error"]  # noqa: Y015
+    _WhichOneofArgType__is_error: _TypeAlias = _typing.Literal["_is_error", b"_is_error"]  # noqa: Y015
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
     _WhichOneofReturnType__reasoning: _TypeAlias = _typing.Literal["reasoning"]  # noqa: Y015
     _WhichOneofArgType__reasoning: _TypeAlias = _typing.Literal["_reasoning", b"_reasoning"]  # noqa: Y015
+    _WhichOneofReturnType__run_id: _TypeAlias = _typing.Literal["run_id"]  # noqa: Y015
+    _WhichOneofArgType__run_id: _TypeAlias = _typing.Literal["_run_id", b"_run_id"]  # noqa: Y015
+    _WhichOneofReturnType__said: _TypeAlias = _typing.Literal["said"]  # noqa: Y015
+    _WhichOneofArgType__said: _TypeAlias = _typing.Literal["_said", b"_said"]  # noqa: Y015
+    _WhichOneofReturnType__steer: _TypeAlias = _typing.Literal["steer"]  # noqa: Y015
+    _WhichOneofArgType__steer: _TypeAlias = _typing.Literal["_steer", b"_steer"]  # noqa: Y015
     _WhichOneofReturnType__timestamp: _TypeAlias = _typing.Literal["timestamp"]  # noqa: Y015
     _WhichOneofArgType__timestamp: _TypeAlias = _typing.Literal["_timestamp", b"_timestamp"]  # noqa: Y015
     @_typing.overload
@@ -1819,7 +2022,17 @@ class ConversationMessage(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__id) -> _WhichOneofReturnType__id | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__is_error) -> _WhichOneofReturnType__is_error | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reasoning) -> _WhichOneofReturnType__reasoning | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__run_id) -> _WhichOneofReturnType__run_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__said) -> _WhichOneofReturnType__said | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__steer) -> _WhichOneofReturnType__steer | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp) -> _WhichOneofReturnType__timestamp | None: ...
 
@@ -1861,6 +2074,7 @@ class ListMessagesMsg(_message.Message):
     SENDER_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    WITH_RUNS_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     sender: _builtins.str
     """Absent or empty: "user"."""
@@ -1868,6 +2082,8 @@ class ListMessagesMsg(_message.Message):
     """The first message wanted, by id."""
     limit: _builtins.int
     """At most this many; the server has an upper bound of its own."""
+    with_runs: _builtins.bool
+    """True: every message says which run it belongs to, and which tool calls failed."""
     def __init__(
         self,
         *,
@@ -1875,10 +2091,11 @@ class ListMessagesMsg(_message.Message):
         sender: _builtins.str | None = ...,
         offset: _builtins.int | None = ...,
         limit: _builtins.int | None = ...,
+        with_runs: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_offset", b"_offset", "_sender", b"_sender", "limit", b"limit", "offset", b"offset", "sender", b"sender"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_offset", b"_offset", "_sender", b"_sender", "_with_runs", b"_with_runs", "limit", b"limit", "offset", b"offset", "sender", b"sender", "with_runs", b"with_runs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_offset", b"_offset", "_sender", b"_sender", "agent", b"agent", "limit", b"limit", "offset", b"offset", "sender", b"sender"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_offset", b"_offset", "_sender", b"_sender", "_with_runs", b"_with_runs", "agent", b"agent", "limit", b"limit", "offset", b"offset", "sender", b"sender", "with_runs", b"with_runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
     _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
@@ -1886,12 +2103,16 @@ class ListMessagesMsg(_message.Message):
     _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
     _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
     _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
+    _WhichOneofReturnType__with_runs: _TypeAlias = _typing.Literal["with_runs"]  # noqa: Y015
+    _WhichOneofArgType__with_runs: _TypeAlias = _typing.Literal["_with_runs", b"_with_runs"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__with_runs) -> _WhichOneofReturnType__with_runs | None: ...
 
 Global___ListMessagesMsg: _TypeAlias = ListMessagesMsg  # noqa: Y015
 
@@ -1923,6 +2144,236 @@ class MessagePage(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_offset) -> _WhichOneofReturnType__next_offset | None: ...
 
 Global___MessagePage: _TypeAlias = MessagePage  # noqa: Y015
+
+@_typing.final
+class ListRecordsMsg(_message.Message):
+    """The records of a conversation in the order they were written: what was said, how runs ended, what
+    was compacted. A program that mirrors a conversation asks again from where the last page ended.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    LOG_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    sender: _builtins.str
+    """Absent or empty: "user"."""
+    position: _builtins.int
+    """`next_position` of the page before. Absent: from the beginning."""
+    log_id: _builtins.str
+    """`log_id` of the page before: a position means something in its own log only."""
+    limit: _builtins.int
+    """At most this many records; the server has an upper bound of its own."""
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        sender: _builtins.str | None = ...,
+        position: _builtins.int | None = ...,
+        log_id: _builtins.str | None = ...,
+        limit: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_log_id", b"_log_id", "_position", b"_position", "_sender", b"_sender", "limit", b"limit", "log_id", b"log_id", "position", b"position", "sender", b"sender"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_log_id", b"_log_id", "_position", b"_position", "_sender", b"_sender", "agent", b"agent", "limit", b"limit", "log_id", b"log_id", "position", b"position", "sender", b"sender"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__log_id: _TypeAlias = _typing.Literal["log_id"]  # noqa: Y015
+    _WhichOneofArgType__log_id: _TypeAlias = _typing.Literal["_log_id", b"_log_id"]  # noqa: Y015
+    _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
+    _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
+    _WhichOneofReturnType__sender: _TypeAlias = _typing.Literal["sender"]  # noqa: Y015
+    _WhichOneofArgType__sender: _TypeAlias = _typing.Literal["_sender", b"_sender"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_id) -> _WhichOneofReturnType__log_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sender) -> _WhichOneofReturnType__sender | None: ...
+
+Global___ListRecordsMsg: _TypeAlias = ListRecordsMsg  # noqa: Y015
+
+@_typing.final
+class RecordPage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: _builtins.int
+    NEXT_POSITION_FIELD_NUMBER: _builtins.int
+    HAS_MORE_FIELD_NUMBER: _builtins.int
+    LOG_ID_FIELD_NUMBER: _builtins.int
+    RESTARTED_FIELD_NUMBER: _builtins.int
+    next_position: _builtins.int
+    """Where the next page begins. Numbers grow, and mean nothing else."""
+    has_more: _builtins.bool
+    """True: there is more already."""
+    log_id: _builtins.str
+    """Which log it is: another one when the conversation was deleted and begun again."""
+    restarted: _builtins.bool
+    """True: the position asked for was none of this log, and the page begins where the log does."""
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConversationRecord]: ...
+    def __init__(
+        self,
+        *,
+        records: _abc.Iterable[Global___ConversationRecord] | None = ...,
+        next_position: _builtins.int = ...,
+        has_more: _builtins.bool = ...,
+        log_id: _builtins.str = ...,
+        restarted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_more", b"has_more", "log_id", b"log_id", "next_position", b"next_position", "records", b"records", "restarted", b"restarted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordPage: _TypeAlias = RecordPage  # noqa: Y015
+
+@_typing.final
+class ConversationRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    RUN_END_FIELD_NUMBER: _builtins.int
+    COMPACTION_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    @_builtins.property
+    def message(self) -> Global___ConversationMessage:
+        """With all that is known of it, as with `with_runs`."""
+
+    @_builtins.property
+    def run_end(self) -> Global___RunEndRecord: ...
+    @_builtins.property
+    def compaction(self) -> Global___CompactionRecord: ...
+    @_builtins.property
+    def change(self) -> Global___ChangeRecord: ...
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        message: Global___ConversationMessage | None = ...,
+        run_end: Global___RunEndRecord | None = ...,
+        compaction: Global___CompactionRecord | None = ...,
+        change: Global___ChangeRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "compaction", b"compaction", "message", b"message", "record", b"record", "run_end", b"run_end"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "compaction", b"compaction", "message", b"message", "position", b"position", "record", b"record", "run_end", b"run_end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_record: _TypeAlias = _typing.Literal["message", "run_end", "compaction", "change"]  # noqa: Y015
+    _WhichOneofArgType_record: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_record) -> _WhichOneofReturnType_record | None: ...
+
+Global___ConversationRecord: _TypeAlias = ConversationRecord  # noqa: Y015
+
+@_typing.final
+class RunEndRecord(_message.Message):
+    """How a run ended. A run without one is in flight, or the daemon died in the middle of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    STOP_REASON_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    INTERRUPTED_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    timestamp: _builtins.str
+    """RFC 3339, UTC."""
+    agent: _builtins.str
+    """Who spoke."""
+    stop_reason: Global___StopReason.ValueType
+    error: _builtins.str
+    model: _builtins.str
+    interrupted: _builtins.bool
+    """True: the daemon died before the run was over, or before it began."""
+    @_builtins.property
+    def usage(self) -> Global___TokenUsage: ...
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        timestamp: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        stop_reason: Global___StopReason.ValueType = ...,
+        error: _builtins.str = ...,
+        model: _builtins.str = ...,
+        usage: Global___TokenUsage | None = ...,
+        interrupted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_usage", b"_usage", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_usage", b"_usage", "agent", b"agent", "error", b"error", "interrupted", b"interrupted", "model", b"model", "run_id", b"run_id", "stop_reason", b"stop_reason", "timestamp", b"timestamp", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__usage: _TypeAlias = _typing.Literal["usage"]  # noqa: Y015
+    _WhichOneofArgType__usage: _TypeAlias = _typing.Literal["_usage", b"_usage"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__usage) -> _WhichOneofReturnType__usage | None: ...
+
+Global___RunEndRecord: _TypeAlias = RunEndRecord  # noqa: Y015
+
+@_typing.final
+class CompactionRecord(_message.Message):
+    """All messages before it were put into an archive."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARCHIVE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def archive(self) -> Global___ArchiveInfo: ...
+    def __init__(
+        self,
+        *,
+        archive: Global___ArchiveInfo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["archive", b"archive"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive", b"archive"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactionRecord: _TypeAlias = CompactionRecord  # noqa: Y015
+
+@_typing.final
+class ChangeRecord(_message.Message):
+    """The conversation's title or mode, as it is from here on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TITLE_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    title: _builtins.str
+    mode: _builtins.str
+    def __init__(
+        self,
+        *,
+        title: _builtins.str | None = ...,
+        mode: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_title", b"_title", "mode", b"mode", "title", b"title"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mode", b"_mode", "_title", b"_title", "mode", b"mode", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
+    _WhichOneofReturnType__title: _TypeAlias = _typing.Literal["title"]  # noqa: Y015
+    _WhichOneofArgType__title: _TypeAlias = _typing.Literal["_title", b"_title"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__title) -> _WhichOneofReturnType__title | None: ...
+
+Global___ChangeRecord: _TypeAlias = ChangeRecord  # noqa: Y015
 
 @_typing.final
 class SetTitleMsg(_message.Message):

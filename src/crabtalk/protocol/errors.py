@@ -36,6 +36,12 @@ class NotFoundError(RequestError):
     code = 404
 
 
+class ConflictError(RequestError):
+    """What the request says contradicts what is there already."""
+
+    code = 409
+
+
 class GoneError(RequestError):
     """The request belongs to an older protocol and will not come back."""
 
@@ -46,6 +52,12 @@ class TooLargeError(RequestError):
     """The request, or the answer to it, does not fit a frame, or is of too many parts."""
 
     code = 413
+
+
+class TooManyRequestsError(RequestError):
+    """This connection has too much running already; others are not concerned."""
+
+    code = 429
 
 
 class InternalError(RequestError):

@@ -41,27 +41,32 @@ def encode_frame(message: Message) -> bytes:
     return size.to_bytes(HEADER_SIZE, "big") + payload
 
 
-def encode_reply(field: str, payload: Message | bytes) -> bytes:
+def encode_reply(field: str, payload: Message | bytes, request_id: int | None = None) -> bytes:
     """The frame for a ServerMessage that has `payload` in `field`, without building one.
 
     In protobuf an embedded message is its tag, its length and its own bytes, so the envelope can
     be written around them. Raises FrameTooLargeError when no frame can hold it.
     """
     body = payload if type(payload) is bytes else cast("Message", payload).SerializeToString()
-    return _head(field, len(body)) + body
+    if request_id is None:
+        return _head(field, len(body)) + body
+    # Its number is higher than those of all payloads, so it comes last.
+    tail = REQUEST_ID_TAG + varint(request_id)
+    return _head(field, len(body), len(tail)) + body + tail
 
 
 @lru_cache(maxsize=4096)
-def _head(field: str, size: int) -> bytes:
+def _head(field: str, size: int, tail: int = 0) -> bytes:
     """Everything before a body: the frame's length, the field's tag, the body's length.
 
     Cached because small events repeat the same few sizes.
     """
     number = wire.ServerMessage.DESCRIPTOR.fields_by_name[field].number
     envelope = varint(number << 3 | 2) + varint(size)  # 2: length and bytes follow
-    if len(envelope) + size > MAX_FRAME:
-        raise FrameTooLargeError(len(envelope) + size)
-    return (len(envelope) + size).to_bytes(HEADER_SIZE, "big") + envelope
+    total = len(envelope) + size + tail
+    if total > MAX_FRAME:
+        raise FrameTooLargeError(total)
+    return total.to_bytes(HEADER_SIZE, "big") + envelope
 
 
 def varint(number: int) -> bytes:
@@ -72,6 +77,9 @@ def varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+REQUEST_ID_TAG = varint(wire.ServerMessage.REQUEST_ID_FIELD_NUMBER << 3)
 
 
 class FrameDecoder:

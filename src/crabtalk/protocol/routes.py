@@ -19,17 +19,27 @@ class Route:
     request: str
     reply: str
     shape: Shape = Shape.ONE
+    # One answer that may take minutes, or waits for other machines.
+    is_long: bool = False
+
+    # It joins the line of its conversation, so those of one connection begin in order.
+    is_turn: bool = False
+
+    @property
+    def runs_beside(self) -> bool:
+        """Whether requests behind it on its connection are answered while it runs."""
+        return self.is_long or self.shape is not Shape.ONE
 
 
 ROUTES: dict[str, Route] = {
     route.request: route
     for route in (
-        Route("send", "response"),
-        Route("stream", "stream", Shape.STREAM),
+        Route("send", "response", is_long=True, is_turn=True),
+        Route("stream", "stream", Shape.STREAM, is_turn=True),
         Route("reply_to_ask", "pong"),
         Route("list_active_conversations", "active_conversations"),
         Route("kill", "pong"),
-        Route("compact", "compact"),
+        Route("compact", "compact", is_long=True, is_turn=True),
         Route("list_conversations", "conversation_list"),
         Route("set_active_model", "pong"),
         Route("list_mcps", "mcp_list"),
@@ -44,7 +54,7 @@ ROUTES: dict[str, Route] = {
         Route("reload", "pong"),
         Route("get_stats", "stats"),
         Route("subscribe_events", "agent_event", Shape.FEED),
-        Route("list_models", "model_list"),
+        Route("list_models", "model_list", is_long=True),
         Route("get_conversation_history", "conversation_history"),
         Route("delete_conversation", "pong"),
         Route("subscribe_event", "subscription_info"),
@@ -65,7 +75,9 @@ ROUTES: dict[str, Route] = {
         Route("list_memory", "memory_page"),
         Route("replace_memory", "pong"),
         Route("set_title", "pong"),
+        Route("attach", "stream", Shape.STREAM),
         Route("set_mode", "mode_info"),
         Route("explain_agent", "agent_permissions"),
+        Route("list_records", "record_page"),
     )
 }

@@ -116,6 +116,9 @@ class Server:
     def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
         unsupported("stream")
 
+    def attach(self, request: wire.AttachMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        unsupported("attach")
+
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
         unsupported("reply_to_ask")
 
@@ -148,6 +151,9 @@ class Server:
 
     async def list_messages(self, request: wire.ListMessagesMsg) -> wire.MessagePage:
         unsupported("list_messages")
+
+    async def list_records(self, request: wire.ListRecordsMsg) -> wire.RecordPage:
+        unsupported("list_records")
 
     async def list_archives(self, request: wire.ListArchivesMsg) -> wire.ArchiveList:
         unsupported("list_archives")

@@ -14,8 +14,10 @@ import msgspec
 from crabtalk.model.messages import Message, ToolCall
 from crabtalk.storage import (
     Archive,
+    ArchivedKeys,
     Claim,
     EventRecord,
+    KeyUse,
     MarkerRecord,
     MessageRecord,
     Meta,
@@ -65,6 +67,7 @@ class Conversation:
         # What is appended says what the meta is by then, so appends go one after the other: a
         # title may be set while a run keeps its words.
         self._writing = asyncio.Lock()
+        self._is_alone = True
         self._stamp: Stamp = None  # where storage was when we last had the turn
         self.unload()
 
@@ -75,7 +78,14 @@ class Conversation:
         self.meta = Meta(self.pair.agent, self.pair.sender)
         self.history: list[Message] = []
         self.marker: MarkerRecord | None = None
+        self.keys: dict[str, KeyUse] = {}  # of messages after the marker
+        self._archived_keys: ArchivedKeys | None = None  # of those before it, when it was asked for
         self.size = 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other process can have a turn of it."""
+        return self._is_alone
 
     @property
     def idle(self) -> bool:
@@ -83,7 +93,9 @@ class Conversation:
 
     def join(self, run: str = "", *, first: bool = False) -> Place:
         """A place in line, at once. It must be used: `turn` gives it back."""
-        return Place(self.line.join(first=first), self._storage.claim(self.pair, run, first=first))
+        claim = self._storage.claim(self.pair, run, first=first)
+        self._is_alone = claim is None
+        return Place(self.line.join(first=first), claim)
 
     @asynccontextmanager
     async def turn(
@@ -132,9 +144,27 @@ class Conversation:
             self.exists = True
             self.meta = stored.meta
             self.marker = stored.marker
+            self.keys = {r.key: KeyUse.of(r) for r in stored.messages if r.key}
             self.history = completed(replayed(stored.marker, stored.messages))
             self.size = sum(map(weight, self.history))
         self.loaded = True
+
+    async def find_key(self, key: str) -> KeyUse | None:
+        """What was said with a key, if anything was. Of one that is loaded. Raises StorageError."""
+        if (use := self.keys.get(key)) is not None:
+            return use
+        if not self.archived_keys.may_have(key):
+            return None
+        records = await self._storage.find_run(self.pair, key=key)
+        return next(
+            (KeyUse.of(r) for r in records if isinstance(r, MessageRecord) and r.key == key), None
+        )
+
+    @property
+    def archived_keys(self) -> ArchivedKeys:
+        if self._archived_keys is None:
+            self._archived_keys = ArchivedKeys(self.marker)
+        return self._archived_keys
 
     async def append(
         self,
@@ -169,8 +199,7 @@ class Conversation:
             records: list[Record] = [] if self.exists else [meta.snapshot()]
             said = list(zip(messages, steers or (0,) * len(messages), strict=True))
             for number, (message, steer) in enumerate(said, meta.message_count):
-                of = run.id if run is not None else ""
-                records.append(MessageRecord(number, at, message, run=of, steer=steer))
+                records.append(record_of(number, at, message, run, steer))
             records += events
             for record in records:
                 meta = meta.patched(record)
@@ -180,6 +209,9 @@ class Conversation:
             for message, steer in said:
                 if message.role == "user" and run is not None:
                     run.accepted.pop(steer, None)
+            self.keys |= {
+                r.key: KeyUse.of(r) for r in records if isinstance(r, MessageRecord) and r.key
+            }
             self.exists = True
             self.meta = meta
             self.history += messages
@@ -210,7 +242,7 @@ class Conversation:
 
         Not to be cancelled: an archive without its marker is one of nothing.
         """
-        marker = MarkerRecord(name, self._clock.now(), title, summary, self.meta.message_count)
+        marker = self._new_marker(name, title, summary)
         archive = self.archive_of(marker)
         await archiving(self.pair, archive)
         await self._mark(marker, self.meta.title)
@@ -222,10 +254,15 @@ class Conversation:
         Not to be cancelled, as above.
         """
         title = self.meta.title or title_of(next((m.text for m in self.history if m.text), ""))
-        marker = MarkerRecord(name, self._clock.now(), title, "", self.meta.message_count)
+        marker = self._new_marker(name, title, "")
         archive = self.archive_of(marker)
         await self._mark(marker, "")
         return archive
+
+    def _new_marker(self, name: str, title: str, summary: str) -> MarkerRecord:
+        keys, dropped = self.archived_keys.packed_with(self.keys)
+        count = self.meta.message_count
+        return MarkerRecord(name, self._clock.now(), title, summary, count, keys, dropped)
 
     async def _mark(self, marker: MarkerRecord, title: str) -> None:
         async with self._writing:
@@ -233,6 +270,8 @@ class Conversation:
             await self._keep([marker, meta.snapshot()])
             self.meta = meta
             self.marker = marker
+            self.keys = {}
+            self._archived_keys = None
             self.history = replayed(marker, ())
             self.size = sum(map(weight, self.history))
 
@@ -254,6 +293,26 @@ class Conversation:
             raise
         if self._kept is not None:
             self._kept(self.pair, records)
+
+
+def record_of(number: int, at: str, message: Message, run: Run | None, steer: int) -> MessageRecord:
+    if run is None:
+        return MessageRecord(number, at, message, steer=steer)
+    label = run.labels.get(steer) if message.role == "user" else None
+    if label is None:
+        is_keyed = bool(run.key)
+        return MessageRecord(number, at, message, run=run.id, steer=steer, is_keyed=is_keyed)
+    return MessageRecord(
+        number,
+        at,
+        message,
+        run=run.id,
+        steer=steer,
+        key=label.key,
+        content_hash=label.content_hash,
+        said=label.said,
+        is_keyed=bool(run.key),
+    )
 
 
 async def is_free(place: Place) -> bool:

@@ -1,7 +1,7 @@
 """Conversations: those in memory, at most one per pair. Idle ones leave, least used first."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from crabtalk.storage import Pair, Storage
 
@@ -20,8 +20,15 @@ class Conversations:
     """Asking for a pair makes its place here at once, without an await: two askers get the same."""
 
     def __init__(
-        self, storage: Storage, limits: Limits, clock: Clock, kept: Kept | None = None
+        self,
+        storage: Storage,
+        limits: Limits,
+        clock: Clock,
+        kept: Kept | None = None,
+        is_needed: Callable[[Pair], bool] = lambda pair: False,
     ) -> None:
+        """`is_needed` keeps an idle one: what it delegated still runs, by its mode and rules."""
+        self._is_needed = is_needed
         self._storage = storage
         self._kept = kept
         self._limits = limits
@@ -60,7 +67,7 @@ class Conversations:
         busy = 0
         while (spare > 0 or heavy > 0) and busy < BUSY:
             pair, conversation = next(iter(self._table.items()))
-            if conversation.idle:
+            if conversation.idle and not self._is_needed(pair):
                 del self._table[pair]
                 spare -= 1
                 heavy -= conversation.size

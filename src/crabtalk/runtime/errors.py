@@ -31,8 +31,19 @@ class BusyError(RuntimeRefusalError):
     """A bound is reached; later the same may succeed."""
 
 
+class KeyConflictError(RuntimeRefusalError):
+    """The key was used for something else in the conversation."""
+
+
 class CompactionError(RuntimeRefusalError):
     """The summary could not be made or kept. Nothing changed."""
+
+
+def key_conflict(key: str) -> KeyConflictError:
+    return KeyConflictError(
+        f"the key {key[:80]!r} was used for another message in this conversation; "
+        "give each message a key of its own"
+    )
 
 
 def no_conversation(pair: Pair) -> UnknownConversationError:

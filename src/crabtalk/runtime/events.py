@@ -26,6 +26,7 @@ class Started(Value, frozen=True):
     agent: str  # who will speak
     run_id: str = ""
     mode: str = ""  # the permission mode it has
+    is_stored: bool = False  # the run is over: what follows is what the log has of it
 
 
 class Heard(Value, frozen=True):
@@ -164,6 +165,7 @@ class Done(Value, frozen=True):
     usage: Usage | None = None
     steps: int = 0
     is_passing: bool = False  # what failed goes by: the same may succeed later
+    is_conflict: bool = False  # its key was used for something else; nothing was done
 
 
 Event = (

@@ -18,6 +18,8 @@ class Limits:
     live_bytes: int = 64 * 1024 * 1024
     # Events a stream's reader may be behind before its run waits for it.
     stream_events: int = 256
+    # Bytes of a run's events kept for those who follow it; steps beyond are read from the log.
+    run_buffer: int = 1024 * 1024
     # Steering messages that may wait to be read.
     steers: int = 64
     # Calls of one step that are carried out; the rest are answered with an error.

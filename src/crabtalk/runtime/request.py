@@ -4,7 +4,6 @@ Framing is never part of the history: it is laid into the request, right before 
 last, and forgotten. So it cannot pile up, and cannot reach the disk.
 """
 
-import html
 import re
 from collections.abc import Sequence
 
@@ -15,6 +14,9 @@ from crabtalk.model.messages import Message, Request
 # As lenient as a model that reads them: white space inside a tag is no way around.
 FROM_TAG = re.compile(r"<(?=\s*+/?\s*+from\b)", re.IGNORECASE)
 INSTRUCTIONS_TAG = re.compile(r"<(?=\s*+/?\s*+instructions\b)", re.IGNORECASE)
+# The characters `html.escape` replaces. Importing html would load its table of 2,231 entities.
+MARKUP = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
+MARKUP_AND_QUOTES = {**MARKUP, ord('"'): "&quot;", ord("'"): "&#x27;"}
 # How messages of ours begin, and so nobody else's may.
 OURS = re.compile(r"\s*+<(?=\s*+/?\s*+(?:from|instructions)\b)", re.IGNORECASE)
 
@@ -41,7 +43,11 @@ def framing(
         inside = INSTRUCTIONS_TAG.sub("&lt;", instructions)
         injected.append(Message("user", f"<instructions>\n{inside}\n</instructions>"))
     if guest:
-        injected.append(Message("user", GUEST.format(primary=quoted(primary), guest=quoted(guest))))
+        injected.append(
+            Message(
+                "user", GUEST.format(primary=escape_markup(primary), guest=escape_markup(guest))
+            )
+        )
     elif any(message.agent for message in history):
         injected.append(Message("user", PRIMARY))
     return injected
@@ -83,7 +89,7 @@ def tagged(message: Message) -> Message:
     if not message.agent or message.role != "assistant":
         return message if message.role == "tool" else untagged(message)
     inside = FROM_TAG.sub("&lt;", message.text)
-    return Message("assistant", f'<from agent="{quoted(message.agent)}">\n{inside}\n</from>')
+    return Message("assistant", f'<from agent="{escape_markup(message.agent)}">\n{inside}\n</from>')
 
 
 def untagged(message: Message) -> Message:
@@ -95,5 +101,6 @@ def untagged(message: Message) -> Message:
     return msgspec.structs.replace(message, text=f"{before}&lt;{after}")
 
 
-def quoted(name: str) -> str:
-    return html.escape(name)
+def escape_markup(text: str, *, quotes: bool = True) -> str:
+    """Replace what could open or end a tag, and with `quotes` what could end an attribute."""
+    return text.translate(MARKUP_AND_QUOTES if quotes else MARKUP)

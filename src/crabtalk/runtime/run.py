@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from .events import Done, Event, Started, StopReason, ToolProgress
 from .hook import Env
 from .outlet import Outlet
 from .run_tree import RunTree
+from .transcript import Numbered, Transcript
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,14 @@ class Steer(msgspec.Struct, frozen=True):
     text: str
 
 
+class Label(msgspec.Struct, frozen=True):
+    """What the log says of a message beside its text."""
+
+    key: str = ""  # that the client gave it
+    content_hash: str = ""
+    said: str = ""  # what the person typed, where a skill made another text of it
+
+
 class Run:
     """Owned by its task, not by whoever listens: a listener that leaves takes it along only if it
     is the one who asked for it, and did not ask for it to go on."""
@@ -56,14 +66,19 @@ class Run:
         "agent",
         "attended",
         "chain",
+        "confirmed",
         "cwd",
         "detached",
         "done",
+        "follow_count",
+        "followers",
         "held",
         "id",
         "is_guest",
+        "is_key_checked",
         "is_started",
         "killed",
+        "labels",
         "mode",
         "number",
         "outlet",
@@ -73,10 +88,12 @@ class Run:
         "said",
         "speaker",
         "steer_count",
+        "steer_keys",
         "steering",
         "steers",
         "stopping",
         "task",
+        "transcript",
         "tree",
         "unattended",
     )
@@ -88,6 +105,7 @@ class Run:
         speaker: str,
         env: Env,
         bound: int,
+        buffer: int,
         *,
         cwd: Path,
         is_guest: bool = False,
@@ -109,6 +127,14 @@ class Run:
         # What people decided about its calls, for the log: (event, data).
         self.receipts: list[tuple[str, dict[str, Any]]] = []
         self.outlet = Outlet(bound)
+        self.transcript = Transcript(buffer)
+        self.followers = 0  # how many read the transcript
+        self.follow_count = 0  # and how often somebody began to
+        self.is_key_checked = False  # the log has been searched for its key
+        # With a key: set when its turn has come and nobody else has used the key.
+        self.confirmed: asyncio.Event | None = None
+        self.labels: dict[int, Label] = {}  # of its own message (0) and of steering messages
+        self.steer_keys: dict[str, asyncio.Task[None]] = {}  # steering messages that have a key
         self.number = 0  # order of acceptance among all runs and steers of this process
         self.steers: deque[Steer] = deque()
         self.steer_count = 0  # steering messages it was given, also those that could not be kept
@@ -133,6 +159,12 @@ class Run:
         return self._origin
 
     @property
+    def key(self) -> str:
+        """That its message was given; empty without one."""
+        label = self.labels.get(0)
+        return label.key if label is not None else ""
+
+    @property
     def lineage(self) -> tuple[Agent, ...]:
         """The agents of the runs above it, the first caller first."""
         return self.parent.lineage if self.parent is not None else ()
@@ -147,12 +179,21 @@ class Run:
         """Whose memory it uses: its agent's, or for one made for a task that of who made it."""
         return (self.parent.keeper if self.parent is not None else "") or self.pair.agent
 
+    @property
+    def shown_mode(self) -> str:
+        """The permission mode that its Started names."""
+        return self._env.mode(self, self.agent) if self.agent is not None else ""
+
     def announce(self) -> None:
         """Emits Started, once. What it answers must be kept by then."""
         if not self.is_started:
             self.is_started = True
-            mode = self._env.mode(self, self.agent) if self.agent is not None else ""
-            self.emit(Started(self.speaker, self.id, mode))
+            self.emit(Started(self.speaker, self.id, self.shown_mode))
+
+    def confirm(self) -> None:
+        """It is a run of its own, or over."""
+        if self.confirmed is not None:
+            self.confirmed.set()
 
     async def wait_for_steers(self) -> None:
         """Until every steering message that is being kept is kept, or failed."""
@@ -161,9 +202,17 @@ class Run:
 
     def emit(self, event: Event) -> None:
         # How far something is matters now or never: a reader that is behind does without.
-        if type(event) is not ToolProgress or not self.outlet.full:
+        if type(event) is not ToolProgress:
+            self.outlet.push(event)
+            self.transcript.add(event)
+        elif not self.outlet.full:
             self.outlet.push(event)
         self.tell(event)
+
+    def show(self, event: Event) -> None:
+        """To those who read its stream alone."""
+        self.outlet.push(event)
+        self.transcript.add(event)
 
     def tell(self, event: Event) -> None:
         """To those who watch alone."""
@@ -193,6 +242,30 @@ class Run:
             self.outlet.close()
             if not self.detached:
                 self.kill()
+
+    async def follow(self, after: int = 0) -> AsyncGenerator[Numbered, None]:
+        """The events with a number above `after`, for one of any number of readers, until the
+        Done. It returns without one when the reader is so far behind that the next event was
+        dropped. A reader that leaves does not stop the run."""
+        while after >= self.transcript.dropped:
+            found = self.transcript.next(after)
+            if found is None:
+                await self.transcript.grown(after)
+                continue
+            after = found.number
+            yield Numbered(0, found.event) if self.transcript.is_stored else found
+            if type(found.event) is Done:
+                return
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Counts a follower for the length of the block."""
+        self.followers += 1
+        self.follow_count += 1
+        try:
+            yield
+        finally:
+            self.followers -= 1
 
     async def wait(self) -> Done:
         """The end of it, without its events. Cancelled, the run goes on."""

@@ -4,6 +4,7 @@ It has their tasks, whoever asked for them, and does not know what is carried ou
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +26,8 @@ class Runs:
         self._limits = limits  # asked each time: a process may lower them when it knows its own
         self._clock = clock
         self._runs: set[Run] = set()
+        self._keyed: dict[tuple[Pair, str], Run] = {}  # those whose message has a key
+        self._roots: Counter[Pair] = Counter()  # conversations, by how many delegated runs
         self._held = 0  # bytes of what was said in them
 
     def __len__(self) -> int:
@@ -50,6 +53,7 @@ class Runs:
             guest or pair.agent,
             self._env,
             self._limits().stream_events,
+            self._limits().run_buffer,
             cwd=cwd or self._env.cwd,
             is_guest=bool(guest),
             parent=parent,
@@ -86,13 +90,34 @@ class Runs:
 
         def over(task: asyncio.Task[T]) -> None:
             self._runs.discard(run)
+            if self._keyed.get((run.pair, run.key)) is run:
+                del self._keyed[run.pair, run.key]
+            if run.parent is not None:
+                root = run.tree.root.pair
+                self._roots[root] -= 1
+                if not self._roots[root]:
+                    del self._roots[root]
             self.release(run)
             if not task.cancelled():
                 task.exception()  # whoever waits has it; if nobody does any more, nobody cares
 
         self._runs.add(run)
+        if run.key:
+            self._keyed[run.pair, run.key] = run
+        if run.parent is not None:
+            self._roots[run.tree.root.pair] += 1
         task.add_done_callback(over)
         return task
+
+    def find(self, pair: Pair, *, run_id: str = "", key: str = "") -> Run | None:
+        """One of a conversation that waits or is in flight, by id or by key."""
+        if key:
+            return self._keyed.get((pair, key))
+        return next((run for run in self._runs if run.id == run_id and run.pair == pair), None)
+
+    def is_root(self, pair: Pair) -> bool:
+        """Whether something runs that a turn of this conversation delegated."""
+        return pair in self._roots
 
     def below(self, pair: Pair) -> list[Run]:
         """Those that came of a turn of this conversation, at any depth, background included."""

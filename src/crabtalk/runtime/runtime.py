@@ -7,8 +7,8 @@ Storage, Provider and Env, and all but the first two have defaults.
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -17,10 +17,17 @@ from crabtalk.storage import (
     Accepted,
     Agent,
     Archive,
+    EventRecord,
+    KeyUse,
+    MessageRecord,
+    OpenRuns,
     Pair,
+    Record,
     Storage,
     StorageError,
     StorageUnavailableError,
+    find_end,
+    hash_content,
 )
 
 from .agents import Agents
@@ -31,18 +38,21 @@ from .conversation import Conversation, Place, to_the_end, uncancel
 from .conversations import Conversations
 from .errors import (
     CompactionError,
+    KeyConflictError,
     NothingInFlightError,
     UnknownAgentError,
     UnknownToolError,
+    key_conflict,
     no_conversation,
 )
-from .events import Compacted, Done, Event, StopReason
+from .events import Compacted, Done, Event, Started, StopReason
 from .folding import Summarising, folded
 from .hook import Env
 from .limits import Limits
-from .run import Parent, Run, Steer
+from .run import Label, Parent, Run, Steer
 from .runs import Runs
 from .search import SessionIndex
+from .transcript import Numbered
 from .turn import Turn
 
 log = logging.getLogger(__name__)
@@ -51,6 +61,10 @@ DEFAULT_SENDER = "user"
 TITLE_LENGTH = 200
 # What a turn may say of tools; anything else is the name of one.
 CHOICES = frozenset({"", "auto", "none", "required"})
+
+
+class RepeatedKeyError(Exception):
+    """The key of a turn was used for the same message before: the log has its run."""
 
 
 class TurnOptions(TypedDict, total=False):
@@ -68,6 +82,7 @@ class TurnOptions(TypedDict, total=False):
     mode: str  # the permission mode of this turn; empty: the conversation's
     attended: bool  # whoever starts it sees what it asks (the default)
     unattended: bool  # nobody will answer what it asks
+    key: str  # runs once in its conversation, for good
 
 
 class Runtime:
@@ -87,7 +102,9 @@ class Runtime:
         self.clock = clock or Clock()
         self.index = index
         kept = index.appended if index is not None else None
-        self.conversations = Conversations(storage, self.limits, self.clock, kept)
+        self.conversations = Conversations(
+            storage, self.limits, self.clock, kept, lambda pair: self._runs.is_root(pair)
+        )
         self._agents = Agents(self.env)
         self._runs = Runs(self.env, lambda: self.limits, self.clock)
         self._backend = Backend(provider)
@@ -154,18 +171,28 @@ class Runtime:
         Its Started comes when the content is kept: in the log, or while the turn waits for an
         earlier one, as an accepted text. Of one that cannot be kept there is only the Done.
 
-        Raises UnknownAgentError, UnknownToolError and BusyError; everything later is in the run's
-        Done.
+        With a key that is being run it returns that run. With one that was run, the new run is only
+        the story of the earlier one; `follow` tells it.
+
+        Raises UnknownAgentError, UnknownToolError, BusyError and KeyConflictError; everything later
+        is in the run's Done.
         """
         primary = self.agent(agent)
+        pair = Pair(agent, options.get("sender") or DEFAULT_SENDER)
+        guest = options.get("guest", "")
+        key = options.get("key", "")
+        content_hash = hash_content(content, guest) if key else ""
+        if key and (earlier := self._running_with(pair, key, content_hash)) is not None:
+            earlier.detached = earlier.detached or options.get("detached", False)
+            return earlier
         choice = options.get("tool_choice", "")
         if choice not in CHOICES and choice not in (names := self._tool_names(primary)):
             known = ", ".join(names) or "none"
             sentence = f"{agent} has no tool called {choice[:80]!r} to choose; it has {known[:400]}"
             raise UnknownToolError(sentence)
         run = self._runs.new(
-            Pair(agent, options.get("sender") or DEFAULT_SENDER),
-            options.get("guest", ""),
+            pair,
+            guest,
             options.get("cwd"),
             options.get("parent"),
             options.get("origin", ""),
@@ -180,6 +207,12 @@ class Runtime:
         run.said = content
         if not options.get("verbatim"):
             content = self.env.hook.preprocess(agent, content) or content
+        if key or content != run.said:
+            said = run.said if content != run.said else ""
+            run.labels[0] = Label(key, content_hash, said)
+        if key:
+            run.outlet.close()  # it is followed
+            run.confirmed = asyncio.Event()
         self._runs.hold(run, content)
         try:
             # Only of a turn that nothing refuses any more: hooks keep what they learn to its Done.
@@ -192,6 +225,21 @@ class Runtime:
         run.number = next(self._numbers)
         self._runs.own(run, self._turn(run, conversation, place, primary, content, choice))
         return run
+
+    def _running_with(self, pair: Pair, key: str, content_hash: str) -> Run | None:
+        """The run in memory that was started with this key. Raises KeyConflictError."""
+        run = self._runs.find(pair, key=key)
+        if run is not None and run.labels[0].content_hash == content_hash:
+            return run
+        # A run whose key was not looked for in the log yet may be the one that has to give way;
+        # both wait for their turn then, and the log decides.
+        if run is not None and run.is_key_checked:
+            raise key_conflict(key)
+        conversation = self.conversations.find(pair)
+        current = conversation.run if conversation is not None else None
+        if current is not None and key in current.steer_keys:
+            raise key_conflict(key)
+        return None
 
     def _tool_names(self, agent: Agent) -> list[str]:
         return [tool.name for tool in self.env.tools(agent)]
@@ -223,6 +271,8 @@ class Runtime:
         is_taken_back = True  # what was accepted, unless it had its turn
 
         async def accept() -> None:
+            if run.key and await self._look_for_key(run, conversation, place):
+                return  # the log has it
             await to_the_end(self._accept_turn(run, conversation, content))
 
         try:
@@ -235,6 +285,15 @@ class Runtime:
                     conversation.run = None
         except asyncio.CancelledError:
             uncancel()
+        except RepeatedKeyError:
+            is_taken_back = True
+            try:
+                done = await to_the_end(self._tell_again(run))
+            except asyncio.CancelledError:
+                uncancel()
+        except KeyConflictError as error:
+            is_taken_back = True
+            done = Done(run.speaker, StopReason.ERROR, error=str(error), is_conflict=True)
         except UnknownAgentError as error:
             # A guest that nobody knows. Nothing of its turn is kept, and the client hears why.
             is_taken_back = True
@@ -250,14 +309,19 @@ class Runtime:
             sentence = f"internal error ({type(error).__name__}); the daemon's log has the details"
             done = Done(run.speaker, StopReason.ERROR, error=sentence)
         run.accepts_steers = False
+        run.confirm()
         try:
             await to_the_end(self._settle(run, is_taken_back=is_taken_back))
         except asyncio.CancelledError:
             uncancel()
         run.done = done
-        run.emit(done)
+        if run.transcript.is_stored:
+            run.transcript.add(done)
+            self.env.hook.on_event(run, done)
+        else:
+            run.emit(done)
+            note(run, done)
         self.conversations.trim()
-        note(run, done)
 
     async def _accept_turn(self, run: Run, conversation: Conversation, content: str) -> None:
         """Keeps the content of a turn that has to wait, then says that it is accepted."""
@@ -266,9 +330,48 @@ class Runtime:
         run.accepted[0] = entry
         run.announce()
 
+    async def _look_for_key(self, run: Run, conversation: Conversation, place: Place) -> bool:
+        """Before a turn waits in line: when the run of its key is over, there is no need to.
+        True: the key was used by a run that may not be over, and there is nothing to accept.
+
+        Raises RepeatedKeyError, KeyConflictError and StorageError.
+        """
+        # A recovery says how runs ended that a crash cut off. It is before us in line, unless we
+        # are first here and wait for another process: then it waits for us.
+        if not place.here.done():
+            await self._wait_for_recovery(run.pair)
+        if conversation.loaded and conversation.is_alone:
+            await check_key(run, conversation)
+            run.is_key_checked = True
+            return False
+        records = await self.storage.find_run(run.pair, key=run.key)
+        uses = [r for r in records if isinstance(r, MessageRecord) and r.key == run.key]
+        if uses and uses[0].content_hash != run.labels[0].content_hash:
+            raise key_conflict(run.key)
+        if uses and find_end(records) is not None:
+            raise RepeatedKeyError
+        run.is_key_checked = conversation.is_alone
+        # Without an end it may run in another process, or whoever has the turn here is about to
+        # close it. When that turn is over, ours comes.
+        return bool(uses)
+
+    async def _tell_again(self, run: Run) -> Done:
+        """Makes the run the story of the earlier one that has its key."""
+        try:
+            records = await self.storage.find_run(run.pair, key=run.key)
+        except StorageError as error:
+            return Done(run.speaker, StopReason.ERROR, error=str(error), is_passing=True)
+        run.is_started = True
+        from .stored_run import stored_events  # late: for keys that are repeated
+
+        *events, done = stored_events(run.pair, run_id_of(records), records)
+        run.transcript.fill(events)
+        return done if isinstance(done, Done) else Done(run.speaker, StopReason.ERROR)
+
     def _entry(
         self, run: Run, conversation: Conversation, text: str, *, number: int, steer: int = 0
     ) -> Accepted:
+        label = run.labels.get(steer) or Label()
         return Accepted(
             run.pair.agent,
             run.pair.sender,
@@ -280,6 +383,9 @@ class Runtime:
             speaker=run.speaker,
             cwd=str(run.cwd),
             after=conversation.meta.message_count,
+            message_key=label.key,
+            content_hash=label.content_hash,
+            said=label.said,
         )
 
     async def _settle(self, run: Run, *, is_taken_back: bool) -> None:
@@ -303,6 +409,11 @@ class Runtime:
         self, run: Run, conversation: Conversation, primary: Agent, content: str, choice: str
     ) -> Done:
         speaker = self.agent(run.speaker) if run.is_guest else primary
+        if run.key:
+            await to_the_end(conversation.load())
+            await check_key(run, conversation)
+            run.is_key_checked = True
+            run.confirm()
         backend = self._backend
         with backend.used():
             turn = Turn(
@@ -321,6 +432,59 @@ class Runtime:
                 uncancel()
                 return await turn.finish(StopReason.CANCELLED)
 
+    # ── Following runs ──────────────────────────────────────────────────────────────────────
+
+    def find_run(
+        self, agent: str, sender: str = "", *, run_id: str = "", key: str = ""
+    ) -> Run | None:
+        """One that waits or is in flight here: by id, by key, or what runs in the conversation."""
+        pair = Pair(agent, sender or DEFAULT_SENDER)
+        conversation = self.conversations.find(pair)
+        in_flight = conversation.run if conversation is not None else None
+        if in_flight is not None and key and key in in_flight.steer_keys:
+            return in_flight
+        if run_id or key:
+            return self._runs.find(pair, run_id=run_id, key=key)
+        return in_flight
+
+    async def follow(self, run: Run, after: int = 0) -> AsyncGenerator[Numbered, None]:
+        """A run's events with a number above `after`, those to come included. Where they are not
+        in memory any more, all of them from the first one, read from the log. Raises StorageError.
+        """
+        with run.followed():
+            while True:
+                if after < run.transcript.dropped:
+                    after = run.transcript.dropped
+                    for event in await self._dropped_events(run):
+                        yield Numbered(0, event)
+                async with aclosing(run.follow(after)) as events:
+                    async for numbered in events:
+                        after = max(after, numbered.number)
+                        yield numbered
+                        if type(numbered.event) is Done:
+                            return
+
+    async def _dropped_events(self, run: Run) -> list[Event]:
+        """The events that the transcript does not have any more, from the first one on."""
+        count = run.transcript.dropped_messages
+        records = await self.storage.find_run(run.pair, run=run.id)
+        from .stored_run import dropped_events
+
+        started = Started(run.speaker, run.id, run.shown_mode)
+        return list(dropped_events(started, records, count))
+
+    async def stored_events(
+        self, agent: str, sender: str = "", *, run_id: str = "", key: str = ""
+    ) -> list[Event]:
+        """Those of a run that is over, from the log; empty when it has no such run. Raises
+        StorageError."""
+        pair = Pair(agent, sender or DEFAULT_SENDER)
+        await self.wait_recovered(pair)
+        records = await self.storage.find_run(pair, run=run_id, key=key)
+        from .stored_run import stored_events
+
+        return list(stored_events(pair, run_id_of(records), records)) if records else []
+
     @property
     def running(self) -> int:
         """Turns that run or wait, compactions and recoveries included."""
@@ -328,17 +492,23 @@ class Runtime:
 
     # ── Acting on what runs ─────────────────────────────────────────────────────────────────
 
-    async def kill(self, agent: str, sender: str = "") -> bool:
+    async def kill(self, agent: str, sender: str = "", *, run_id: str = "", key: str = "") -> bool:
         """Cancels the run in flight, whoever speaks in it, and all that came of it or of earlier
         turns, background included. False when nothing was in flight.
+
+        With the id or the key of a run only that run, also while it waits for its turn.
 
         Raises UnknownConversationError when there is no such conversation either.
         """
         pair = Pair(agent, sender or DEFAULT_SENDER)
         conversation = self.conversations.find(pair)
-        running = self._runs.below(pair)
-        if conversation is not None and conversation.run is not None:
-            running.insert(0, conversation.run)
+        if run_id or key:
+            named = self._runs.find(pair, run_id=run_id, key=key)
+            running = [named] if named is not None else []
+        else:
+            running = self._runs.below(pair)
+            if conversation is not None and conversation.run is not None:
+                running.insert(0, conversation.run)
         for run in running:
             run.kill()
         if running:
@@ -348,32 +518,83 @@ class Runtime:
             raise no_conversation(pair)
         return False
 
-    async def steer(self, agent: str, content: str, sender: str = "") -> None:
+    async def steer(self, agent: str, content: str, sender: str = "", key: str = "") -> None:
         """Says something into the run in flight: the agent reads it at its next step. It is kept
         when this returns; the run does not end meanwhile.
 
-        Raises NothingInFlightError, BusyError when too much waits to be read, and StorageError;
-        the agent does not read it then. Cancelled, it is carried out.
+        With a key that was used for the same before, it is not said again.
+
+        Raises NothingInFlightError, BusyError when too much waits to be read, KeyConflictError and
+        StorageError; the agent does not read it then. Cancelled, it is carried out.
         """
         pair = Pair(agent, sender or DEFAULT_SENDER)
-        conversation = self.conversations.find(pair)
-        run = conversation.run if conversation is not None else None
-        if conversation is None or run is None or not run.accepts_steers:
-            raise NothingInFlightError(
-                f"nothing runs in the conversation of {pair.agent[:80]} with {pair.sender[:80]}; "
-                "say it as a message of its own"
-            )
+        content_hash = hash_content(content, is_steer=True) if key else ""
+        if key and await self._is_steered(pair, key, content_hash):
+            return
+        conversation, run = await self._find_steerable(pair)
+        if key and (key in run.steer_keys or self._runs.find(pair, key=key) is not None):
+            # Somebody said it while we looked for it.
+            await self.steer(agent, content, sender, key)
+            return
         number = self._runs.hold_steer(run, content)
+        if key:
+            run.labels[number] = Label(key, content_hash)
         keeping = asyncio.ensure_future(self._accept_steer(run, conversation, content, number))
         run.accepting.add(keeping)
+        if key:
+            run.steer_keys[key] = keeping
 
         def kept(keeping: asyncio.Task[None]) -> None:
             run.accepting.discard(keeping)
+            if key and (keeping.cancelled() or keeping.exception() is not None):
+                run.steer_keys.pop(key, None)  # it was not said
+                run.labels.pop(number, None)
             if not keeping.cancelled():
                 keeping.exception()  # whoever steers has it, unless they left
 
         keeping.add_done_callback(kept)
         await asyncio.shield(keeping)
+
+    async def _find_steerable(self, pair: Pair) -> tuple[Conversation, Run]:
+        """The run in flight, when it is certain that it is one: a repeated key only tells of an
+        earlier run, and takes back what was said into it. Raises NothingInFlightError."""
+        while (conversation := self.conversations.find(pair)) is not None:
+            run = conversation.run
+            if run is None or not run.accepts_steers:
+                break
+            if run.confirmed is None or run.confirmed.is_set():
+                return conversation, run
+            await run.confirmed.wait()
+        raise NothingInFlightError(
+            f"nothing runs in the conversation of {pair.agent[:80]} with {pair.sender[:80]}; "
+            "say it as a message of its own"
+        )
+
+    async def _is_steered(self, pair: Pair, key: str, content_hash: str) -> bool:
+        """Whether the same was said with this key before. Raises KeyConflictError."""
+        conversation = self.conversations.find(pair)
+        run = conversation.run if conversation is not None else None
+        if run is not None and (keeping := run.steer_keys.get(key)) is not None:
+            number = next(n for n, label in run.labels.items() if n and label.key == key)
+            if run.labels[number].content_hash != content_hash:
+                raise key_conflict(key)
+            await asyncio.shield(keeping)
+            return True
+        if self._runs.find(pair, key=key) is not None:
+            raise key_conflict(key)  # it is that of a turn
+        if conversation is not None and conversation.loaded and run is not None:
+            use = await conversation.find_key(key)
+        else:
+            await self.recover()  # it may have been accepted by a process that died
+            await self.wait_recovered(pair)
+            records = await self.storage.find_run(pair, key=key)
+            use = next(
+                (KeyUse.of(r) for r in records if isinstance(r, MessageRecord) and r.key == key),
+                None,
+            )
+        if use is not None and use.content_hash != content_hash:
+            raise key_conflict(key)
+        return use is not None
 
     async def _accept_steer(
         self, run: Run, conversation: Conversation, content: str, steer: int
@@ -399,10 +620,26 @@ class Runtime:
                 self._recover(pair)
 
     async def wait_recovered(self, pair: Pair) -> None:
-        """Returns when the accepted texts of a conversation are in its log, or could not be put
-        there. Cancelled, it only stops waiting."""
+        """Returns when the accepted texts of a conversation are in its log, and a run that the
+        death of its process cut off has its end there, or could not be put there. Cancelled, it
+        only stops waiting."""
+        if isinstance(self.storage, OpenRuns) and self._may_be_cut_off(pair):
+            # Asked first: only whoever has the turn may load, and as a rule there is no need.
+            with suppress(StorageError):
+                is_open = await self.storage.has_open_run(pair)
+                if is_open and self._may_be_cut_off(pair):
+                    self._recover(pair)
+        await self._wait_for_recovery(pair)
+
+    async def _wait_for_recovery(self, pair: Pair) -> None:
+        """Until the recovery that is under way in a conversation is over."""
         if tasks := [task for task, each in self._recovering.items() if each == pair]:
             await asyncio.wait(tasks)
+
+    def _may_be_cut_off(self, pair: Pair) -> bool:
+        """Whether nothing here has loaded the conversation, or is about to."""
+        conversation = self.conversations.find(pair)
+        return conversation is None or (conversation.idle and not conversation.loaded)
 
     def _recover(self, pair: Pair) -> None:
         """Takes its place in line at once."""
@@ -416,7 +653,7 @@ class Runtime:
         """Loading is what closes them. When it fails, the next turn tries again."""
         try:
             async with conversation.turn(place):
-                conversation.unload()
+                conversation.loaded = False  # and the mode holds until it is read again
                 await conversation.load()
         except StorageError as error:
             agent, sender = conversation.pair
@@ -450,11 +687,18 @@ class Runtime:
     async def _compaction(
         self, run: Run, conversation: Conversation, place: Place, summarising: Summarising | None
     ) -> Archive:
+        # Whoever attaches to it sees a run without words, which ends.
+        run.is_started = True
+        run.transcript.add(Started(run.speaker, run.id))
         try:
             archive = await folded(run, conversation, place, summarising, self.env.archive)
+        except Exception as error:
+            run.transcript.add(Done(run.speaker, StopReason.ERROR, error=str(error)))
+            raise
         finally:
             self.conversations.trim()
         run.emit(Compacted(archive))
+        run.transcript.add(Done(run.speaker, StopReason.COMPLETED))
         return archive
 
     async def _summary(self, conversation: Conversation, agent: Agent) -> str:
@@ -523,7 +767,8 @@ class Runtime:
     # ── Reading and removing ────────────────────────────────────────────────────────────────
 
     async def delete(self, agent: str, sender: str = "") -> None:
-        """Removes a conversation, live state and all. A run in flight is killed first.
+        """Removes a conversation, live state and all. A run in flight is killed first, with all
+        that came of it.
 
         Raises UnknownConversationError.
         """
@@ -532,6 +777,8 @@ class Runtime:
         place = conversation.join(first=True)
         if conversation.run is not None:
             conversation.run.kill()
+        for run in self._runs.below(pair):
+            run.kill()
         try:
             async with conversation.turn(place):
                 if self.index is not None:
@@ -562,6 +809,21 @@ class Runtime:
         await self._backend.close()
         if self._retiring:
             await asyncio.wait(self._retiring)
+
+
+async def check_key(run: Run, conversation: Conversation) -> None:
+    """Raises RepeatedKeyError when the conversation has the key of this turn already, and
+    KeyConflictError when it is that of something else."""
+    use = await conversation.find_key(run.key)
+    if use is None:
+        return
+    if use.content_hash != run.labels[0].content_hash:
+        raise key_conflict(run.key)
+    raise RepeatedKeyError
+
+
+def run_id_of(records: Sequence[Record]) -> str:
+    return next((r.run for r in records if isinstance(r, MessageRecord | EventRecord)), "")
 
 
 def note(run: Run, done: Done) -> None:

@@ -76,6 +76,7 @@ class Turn:
         self._text = ""
         self._heard = False  # anything of the answer that is being given
         self._usage: Usage | None = None
+        self._kept = 0  # messages of this run in the log
 
     async def carry_out(self, content: str) -> Done:
         """Never raises but for a cancellation; what failed is in the Done.
@@ -278,6 +279,7 @@ class Turn:
             traces += [self._trace(event, **data) for event, data in self._run.receipts]
             self._run.receipts.clear()
             await self._keep(calls.messages(), traces)
+            self._run.transcript.end_step(self._kept)
 
     async def _keep(
         self,
@@ -290,9 +292,11 @@ class Turn:
         await self._conversation.append(
             said, traces, run=self._run, steers=steers, snapshot=snapshot
         )
+        self._kept += len(said)
 
     def _done_trace(self, reason: StopReason, error: str = "") -> list[EventRecord]:
         usage = msgspec.to_builtins(self._usage) if self._usage is not None else None
+        mode = self._env.mode(self._run, self._agent)
         return [
             self._trace(
                 "done",
@@ -302,6 +306,7 @@ class Turn:
                 stop_reason=reason.value,
                 **({"error": error} if error else {}),
                 **({"usage": usage} if usage else {}),
+                **({"mode": mode} if mode else {}),
             )
         ]
 

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 from crabtalk.late import late
 
-from .acceptance import Accepted
+from .acceptance import CUT_OFF, Accepted, find_end
 from .agent import MASK, Agent, AgentError, McpServer, check_name, read_agent, settings_of, unmask
 from .errors import FencedError, StorageError, StorageUnavailableError
 from .files import FileStorage
 from .following import Changes, Followed, Place
-from .memory import MemoryStorage
+from .keys import ArchivedKeys, KeyUse, hash_content
 from .names import log_name
 from .records import (
     Archive,
@@ -23,18 +23,21 @@ from .records import (
     Record,
     Stored,
 )
-from .storage import Claim, Stamp, Storage
+from .storage import Claim, OpenRuns, Stamp, Storage
 from .subscription import Subscription
 
 if TYPE_CHECKING:
+    from .memory import MemoryStorage
     from .verification import Damage, verify_log
 
 __all__ = [
+    "CUT_OFF",
     "MASK",
     "Accepted",
     "Agent",
     "AgentError",
     "Archive",
+    "ArchivedKeys",
     "Changes",
     "Claim",
     "Damage",
@@ -42,12 +45,14 @@ __all__ = [
     "FencedError",
     "FileStorage",
     "Followed",
+    "KeyUse",
     "MarkerRecord",
     "McpServer",
     "MemoryStorage",
     "MessageRecord",
     "Meta",
     "MetaRecord",
+    "OpenRuns",
     "Page",
     "Pair",
     "Place",
@@ -59,6 +64,8 @@ __all__ = [
     "Stored",
     "Subscription",
     "check_name",
+    "find_end",
+    "hash_content",
     "log_name",
     "read_agent",
     "settings_of",
@@ -66,5 +73,7 @@ __all__ = [
     "verify_log",
 ]
 
-# For a check of a whole home, which people ask for now and then.
-__getattr__ = late(__name__, {"verification": ("Damage", "verify_log")})
+# For those who embed the engine, and for a check of a whole home. No daemon needs them to run.
+__getattr__ = late(
+    __name__, {"memory": ("MemoryStorage",), "verification": ("Damage", "verify_log")}
+)

@@ -5,9 +5,11 @@ acknowledged. The append that puts the message into the log settles the entry. W
 unsettled when it died is closed here, as the records that say so.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+import msgspec
 
 from crabtalk.model.messages import Message, Value
 
@@ -16,6 +18,16 @@ from .records import Count, EventRecord, MessageRecord, Meta, Pair, Record
 INTERRUPTED = "interrupted"
 # The `error` of a closed run, for people who read the record.
 NEVER_RUN = "the daemon ended before the agent came to this message; say it again"
+CUT_OFF = (
+    "the daemon ended while the agent was answering; what it had said by then is kept: "
+    "ask it to go on, or say it again as a new message"
+)
+
+
+class FindsRuns(Protocol):
+    """The part of Storage that is needed here."""
+
+    async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]: ...
 
 
 class AcceptedKey(NamedTuple):
@@ -38,6 +50,9 @@ class Accepted(Value, frozen=True):
     speaker: str = ""  # who was to answer: the conversation's agent, or a guest
     cwd: str = ""
     after: Count = 0  # messages the conversation is known to have had by then
+    message_key: str = ""  # that the client gave it; with its content_hash as in the log
+    content_hash: str = ""
+    said: str = ""
 
     @property
     def pair(self) -> Pair:
@@ -63,13 +78,15 @@ def closing_records(
     entries: Iterable[Accepted],
     *,
     written: Collection[AcceptedKey] = (),
+    used_keys: Mapping[str, str] | None = None,
     closed: Collection[str] = (),
     end: EventRecord | None = None,
 ) -> list[Record]:
     """The records that put `entries` into a log and close their runs as interrupted.
 
     `meta` is None for a conversation that is not there yet. `written` are entries whose message
-    the log has already, `closed` the runs whose end it has. `end` closes the run that was in
+    the log has already, `closed` the runs whose end it has. `used_keys` has a hash of the
+    content for each key of these entries that the log has. `end` closes the run that was in
     flight; it follows that run's entries, and comes before those of turns that waited.
     """
     now = current_time()
@@ -79,25 +96,51 @@ def closing_records(
         records.append(meta.snapshot())
     first = len(records)
     ordered = in_log_order(entries, in_flight=end.run if end is not None else "")
+    ordered = list(without_repetitions(ordered, written, used_keys or {}))
     if end is not None and (not ordered or ordered[0].run != end.run):
         records.append(end)
+    reopened: set[str] = set()  # runs that get a message after what looked like their end
     for position, entry in enumerate(ordered):
         if entry.key not in written:
+            reopened.add(entry.run)
             message = Message("user", entry.text)
             record = MessageRecord(
-                meta.message_count, entry.at, message, run=entry.run, steer=entry.steer
+                meta.message_count,
+                entry.at,
+                message,
+                run=entry.run,
+                steer=entry.steer,
+                key=entry.message_key,
+                content_hash=entry.content_hash,
+                said=entry.said,
+                is_keyed=bool(entry.message_key),
             )
             records.append(record)
             meta = meta.patched(record)
         is_last = position + 1 == len(ordered) or ordered[position + 1].run != entry.run
         if is_last and end is not None and entry.run == end.run:
             records.append(end)
-        elif is_last and entry.run not in closed:
+        elif is_last and (entry.run not in closed or entry.run in reopened):
             records.append(interrupted_event(entry.run, entry.speaker, now))
     if len(records) > first:
         records.append(meta.snapshot())
         return records
     return []
+
+
+def without_repetitions(
+    entries: Iterable[Accepted], written: Collection[AcceptedKey], used_keys: Mapping[str, str]
+) -> Iterator[Accepted]:
+    """A key is in a log once. An entry that repeats a message is left out; one that says something
+    else under the same key stays without the key, since its text was acknowledged."""
+    known = dict(used_keys)
+    for entry in entries:
+        key = entry.message_key
+        if not key or entry.key in written or key not in known:
+            known |= {key: entry.content_hash} if key else {}
+            yield entry
+        elif entry.content_hash != known[key]:
+            yield msgspec.structs.replace(entry, message_key="", content_hash="")
 
 
 def in_log_order(entries: Iterable[Accepted], in_flight: str = "") -> list[Accepted]:
@@ -109,14 +152,37 @@ def in_log_order(entries: Iterable[Accepted], in_flight: str = "") -> list[Accep
     return sorted(ordered, key=lambda e: (e.run not in steered, first[e.run], e.steer))
 
 
-def interrupted_event(run: str, speaker: str, at: str) -> EventRecord:
-    data = {"agent": speaker, "stop_reason": INTERRUPTED, "error": NEVER_RUN}
+def interrupted_event(run: str, speaker: str, at: str, error: str = NEVER_RUN) -> EventRecord:
+    data = {"agent": speaker, "stop_reason": INTERRUPTED, "error": error}
     return EventRecord("done", at, run, data)
+
+
+async def find_used_keys(
+    storage: FindsRuns, pair: Pair, entries: Iterable[Accepted]
+) -> dict[str, str]:
+    """The keys of these entries that a log has, each with the hash of its content."""
+    used: dict[str, str] = {}
+    for key in {entry.message_key for entry in entries if entry.message_key}:
+        for record in await storage.find_run(pair, key=key):
+            if isinstance(record, MessageRecord) and record.key == key:
+                used[key] = record.content_hash
+    return used
 
 
 def pairs_of(entries: Iterable[Accepted]) -> list[Pair]:
     """Their conversations, each once, in order."""
     return list(dict.fromkeys(entry.pair for entry in entries))
+
+
+def find_end(records: Sequence[Record]) -> EventRecord | None:
+    """The record that says how the run of these records ended. One that is followed by a message is
+    none: something was said into the run just then, and it went on."""
+    for record in reversed(records):
+        if isinstance(record, MessageRecord):
+            return None
+        if isinstance(record, EventRecord) and record.event == "done":
+            return record
+    return None
 
 
 def closed_runs(records: Sequence[Record]) -> set[str]:

@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import log as logs
-from . import trail
+from . import run_log, trail
 from .acceptance import (
+    CUT_OFF,
     Accepted,
     closed_runs,
     closing_records,
+    current_time,
+    find_used_keys,
+    interrupted_event,
     settled_keys,
 )
 from .accepted_journal import AcceptedJournal, keys_of
@@ -30,6 +34,7 @@ from .following import Followed, Place
 from .names import is_handle, log_name
 from .records import (
     Archive,
+    EventRecord,
     MessageRecord,
     Meta,
     Page,
@@ -39,6 +44,7 @@ from .records import (
     archives,
     encode,
 )
+from .run_log import OpenRun
 from .scribe import Scribe, flush_directory
 
 log = logging.getLogger(__name__)
@@ -75,9 +81,23 @@ class FileStorage:
     async def load(self, pair: Pair) -> Stored | None:
         with told():
             await self._accepted.open()
-        if self._accepted.orphans_of(pair):
-            await self._settle_orphans(pair)
+        found = await if_there(self._load_to_close, pair)
+        stored, open_run = found or (None, None)
+        if not self._accepted.orphans_of(pair) and open_run is None:
+            return stored
+        await self._close_runs(pair, stored.meta if stored is not None else None, open_run)
         return await if_there(self._load, pair, True)
+
+    def _load_to_close(self, pair: Pair) -> tuple[Stored | None, OpenRun | None]:
+        stored = self._load(pair, True)
+        return stored, self._find_open_run(pair) if stored is not None else None
+
+    async def has_open_run(self, pair: Pair) -> bool:
+        return await if_there(self._find_open_run, pair) is not None
+
+    def _find_open_run(self, pair: Pair) -> OpenRun | None:
+        path = self._find(pair)
+        return run_log.find_open_run(path) if path is not None else None
 
     async def read(self, pair: Pair) -> Stored | None:
         return await if_there(self._load, pair, False)
@@ -115,7 +135,7 @@ class FileStorage:
         if path is None:
             return None
         messages, reader = logs.read_messages(path, offset, limit, PAGE_BYTES)
-        logs.report(path, reader)
+        logs.report_damage(path, reader)
         meta = logs.read_meta(path, pair)
         total = meta.message_count if meta is not None else 0
         missing = [number for number in reader.missing if number >= offset]
@@ -130,6 +150,20 @@ class FileStorage:
             following if following < total else None,
             tuple(number for number in missing if number < following),
         )
+
+    async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]:
+        return await if_there(self._find_run, pair, run, key) or []
+
+    def _find_run(self, pair: Pair, run: str, key: str) -> list[Record] | None:
+        path = self._find(pair)
+        return run_log.find_run(path, run, key) if path is not None else None
+
+    async def read_records(self, pair: Pair, position: int, limit: int) -> Followed | None:
+        return await if_there(self._read_records, pair, position, limit)
+
+    def _read_records(self, pair: Pair, position: int, limit: int) -> Followed | None:
+        path = self._find(pair)
+        return trail.follow(path, position, limit, with_events=True) if path is not None else None
 
     async def archives(self, pair: Pair) -> list[Archive] | None:
         return await if_there(self._archives, pair)
@@ -228,23 +262,31 @@ class FileStorage:
             await self._accepted.open()
         return self._accepted.orphaned_pairs()
 
-    async def _settle_orphans(self, pair: Pair) -> None:
-        """A crash may have come after a message was appended and before the journal said so, or
+    async def _close_runs(self, pair: Pair, meta: Meta | None, open_run: OpenRun | None) -> None:
+        """Ends on the record what a crash cut off: the run in flight and those that waited.
+
+        The crash may have come after a message was appended and before the journal said so, or
         in the middle of this: so the log is looked at first."""
         entries = self._accepted.orphans_of(pair)
-        stored = await if_there(self._load, pair, True)
-        meta = stored.meta if stored is not None else None
-        start = min(entry.after for entry in entries)
+        start = min((entry.after for entry in entries), default=0)
         if meta is not None and start > meta.message_count:
             start = 0  # another conversation of that name was begun since
-        recent = await in_thread(self._records_from, pair, start)
+        recent = await in_thread(self._records_from, pair, start) if entries else []
+        used_keys = await find_used_keys(self, pair, entries)
         records = closing_records(
-            pair, meta, entries, written=settled_keys(recent), closed=closed_runs(recent)
+            pair,
+            meta,
+            entries,
+            written=settled_keys(recent),
+            used_keys=used_keys,
+            closed=closed_runs(recent),
+            end=end_of(open_run, pair) if open_run is not None else None,
         )
         if records:
             await self.append(pair, records, create=meta is None)
         self._accepted.settle(keys_of(entries))
-        log.info("%d accepted messages of %.80s with %.80s are closed", len(entries), *pair)
+        count = len(entries)
+        log.info("%d accepted messages of %.80s with %.80s are closed", count, *pair)
 
     def _records_from(self, pair: Pair, message_id: int) -> list[Record]:
         path = self._find(pair)
@@ -333,6 +375,11 @@ class FileStorage:
         await self._scribe.close()
         await self._accepted.close()
         await asyncio.to_thread(self._catalogue.save)
+
+
+def end_of(run: OpenRun, pair: Pair) -> EventRecord:
+    """The record that says that a run was cut off."""
+    return interrupted_event(run.run, run.speaker or pair.agent, current_time(), CUT_OFF)
 
 
 async def if_there(function: Callable[..., T | None], *arguments: Any) -> T | None:

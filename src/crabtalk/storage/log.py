@@ -127,7 +127,7 @@ def read_stored(path: Path, size: int, pair: Pair) -> Stored:
     reader = LogReader()
     stored = replay(reader.read(data.split(b"\n")), meta, len(data))
     reader.finish()
-    report(path, reader)
+    report_damage(path, reader)
     if not reader.damaged and not reader.missing:
         return stored
     count = max(stored.meta.message_count, reader.next_id or 0)
@@ -138,7 +138,7 @@ def read_stored(path: Path, size: int, pair: Pair) -> Stored:
     )
 
 
-def report(path: Path, reader: LogReader) -> None:
+def report_damage(path: Path, reader: LogReader) -> None:
     if reader.damaged:
         set_aside(path, reader.damaged)
     if reader.broken_links:

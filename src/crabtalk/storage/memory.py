@@ -5,7 +5,16 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from .acceptance import Accepted, AcceptedKey, closing_records, pairs_of, settled_keys
+import msgspec
+
+from .acceptance import (
+    Accepted,
+    AcceptedKey,
+    closing_records,
+    find_used_keys,
+    pairs_of,
+    settled_keys,
+)
 from .agent import Agent, AgentError
 from .errors import StorageError
 from .following import Followed, Place
@@ -50,8 +59,11 @@ class MemoryStorage:
         if entries := [entry for entry in entries if entry.pair == pair]:
             stored = await self.read(pair)
             meta = stored.meta if stored is not None else None
-            records = closing_records(pair, meta, entries)
+            used_keys = await find_used_keys(self, pair, entries)
+            records = closing_records(pair, meta, entries, used_keys=used_keys)
             await self.append(pair, records, create=meta is None)
+            for entry in entries:
+                self._settle(entry.key)
         return await self.read(pair)
 
     async def read(self, pair: Pair) -> Stored | None:
@@ -87,6 +99,23 @@ class MemoryStorage:
         found = tuple([m for m in messages if m.id >= offset][:limit])
         following = found[-1].id + 1 if found else total
         return Page(found, total, following if following < total else None)
+
+    async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]:
+        records = self._logs.get(pair, [])
+        if key:
+            run = next(
+                (r.run for r in records if isinstance(r, MessageRecord) and r.key == key), ""
+            )
+        return [
+            record
+            for record in records
+            if run and isinstance(record, MessageRecord | EventRecord) and record.run == run
+        ]
+
+    async def read_records(self, pair: Pair, position: int, limit: int) -> Followed | None:
+        if pair not in self._logs:
+            return None
+        return self._read(pair, position, limit)
 
     async def archives(self, pair: Pair) -> list[Archive] | None:
         records = self._logs.get(pair)
@@ -140,14 +169,15 @@ class MemoryStorage:
         pair = await self.resolve(handle)
         if pair is None:
             return None
+        found = self._read(pair, position, limit)
+        spoken = [(at, one) for at, one in found.records if not isinstance(one, EventRecord)]
+        return msgspec.structs.replace(found, records=tuple(spoken))
+
+    def _read(self, pair: Pair, position: int, limit: int) -> Followed:
         records = self._logs[pair]
         start = position if position <= len(records) else 0
         end = min(len(records), start + 1 + limit // RECORD)
-        placed = [
-            (at, records[at])
-            for at in range(start, end)
-            if not isinstance(records[at], EventRecord)
-        ]
+        placed = [(at, records[at]) for at in range(start, end)]
         origin = replay(records[:1], Meta(*pair)).meta.created_at
         return Followed(
             pair, origin, start, tuple(placed), end, self._version(pair), end < len(records)
@@ -179,8 +209,6 @@ class MemoryStorage:
         return self._agents.pop(name, None) is not None
 
     async def rename_agent(self, old: str, new: str) -> None:
-        import msgspec
-
         if new in self._agents:
             raise AgentError(f"an agent called {new!r} is there already; choose another name")
         if old not in self._agents:

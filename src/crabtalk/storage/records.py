@@ -35,6 +35,10 @@ class MessageRecord(Value, frozen=True, tag_field="kind", tag="message"):
     message: Message
     run: str = ""  # that it belongs to; empty in logs of earlier versions
     steer: Count = 0  # which steering message of its run it is; 0 for any other message
+    key: str = ""  # that the client gave it
+    content_hash: str = ""  # with a key: of what was said, to know it from something else
+    said: str = ""  # what the person typed, where a skill made another text of it
+    is_keyed: bool = False  # it belongs to a run that was started with a key
 
 
 class EventRecord(Value, frozen=True, tag_field="kind", tag="event"):
@@ -58,6 +62,8 @@ class MarkerRecord(Value, frozen=True, tag_field="kind", tag="compact"):
     title: str
     summary: str
     end_id: Count  # of the first message after those archived
+    keys: str = ""  # fingerprints of the keys used before it, see `keys`
+    dropped_keys: Count = 0  # keys used before it that have no fingerprint here
 
 
 class MetaRecord(Value, frozen=True, tag_field="kind", tag="meta"):

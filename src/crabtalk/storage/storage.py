@@ -5,7 +5,7 @@ not at all; that reading sees all that was appended before; and that nothing els
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from .acceptance import Accepted
 from .agent import Agent
@@ -74,6 +74,15 @@ class Storage(Protocol):
 
     async def page(self, pair: Pair, offset: int, limit: int) -> Page | None:
         """Messages from the one with id `offset` on, compacted ones too, at most `limit`."""
+        ...
+
+    async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]:
+        """The messages and events of a run, by its id or by the key of a message of it, wherever
+        it is in the log. Empty when there is none."""
+        ...
+
+    async def read_records(self, pair: Pair, position: int, limit: int) -> Followed | None:
+        """As `follow` for one conversation, with traces."""
         ...
 
     async def archives(self, pair: Pair) -> list[Archive] | None:
@@ -170,4 +179,15 @@ class Storage(Protocol):
 
     async def close(self) -> None:
         """What was appended is kept; nothing is accepted afterwards."""
+        ...
+
+
+@runtime_checkable
+class OpenRuns(Protocol):
+    """A storage that one process has to itself and that outlives it. `load` ends on the record the
+    run that a dead process left open; this tells whether a conversation needs that. Storages that
+    processes share close such runs when a lease ends, and have no need of it."""
+
+    async def has_open_run(self, pair: Pair) -> bool:
+        """Whether the last run has no end on the record: it is in flight, or was cut off."""
         ...

@@ -27,7 +27,7 @@ SLICE = 6 * 1024
 SLICES = 1024 * 1024
 
 
-def follow(path: Path, position: int, limit: int) -> Followed | None:
+def follow(path: Path, position: int, limit: int, *, with_events: bool = False) -> Followed | None:
     """Only whole lines: what comes after them may be one that is being written."""
     with open_log(path) as file:
         descriptor = file.fileno()
@@ -43,7 +43,7 @@ def follow(path: Path, position: int, limit: int) -> Followed | None:
         if not whole and position + len(data) < size:  # a line larger than that comes alone
             data = first_line(descriptor, position, size)
             whole = len(data)
-    found = tuple(placed(data[:whole], position))
+    found = tuple(placed(data[:whole], position, with_events))
     more = bool(whole) and position + len(data) < size
     return Followed(*begun, position, found, position + whole, version_of(status), more)
 
@@ -53,10 +53,10 @@ def version_of(status: os.stat_result) -> int:
     return hash((status.st_size, status.st_mtime_ns, status.st_ino))
 
 
-def placed(data: bytes, position: int) -> Iterator[tuple[int, Record]]:
+def placed(data: bytes, position: int, with_events: bool) -> Iterator[tuple[int, Record]]:
     """The records of complete lines that begin at `position`, each with its own."""
     for line in data.split(b"\n"):
-        if line and not line.startswith(EVENT):
+        if line and (with_events or not line.startswith(EVENT)):
             # What cannot be read is set aside by whoever owns the log.
             for record in records(line, []):
                 yield position, record

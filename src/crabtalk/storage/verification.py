@@ -54,7 +54,7 @@ def verify_log(path: Path) -> list[Damage]:
             time.sleep(PAUSE)
         if is_intact(path):
             return []
-        found = find_damage([examine(number, line) for number, line in numbered(path)])
+        found = find_damage([examine_line(number, line) for number, line in number_lines(path)])
         if not any(one.fault == "cut" for one in found):
             break
     return found
@@ -78,14 +78,14 @@ def is_intact(path: Path) -> bool:
     return True
 
 
-def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with open_log(path) as file:
         for number, line in enumerate(file, 1):
             if line != b"\n":
                 yield number, line
 
 
-def examine(number: int, line: bytes) -> Line:
+def examine_line(number: int, line: bytes) -> Line:
     whole = line.removesuffix(b"\n")
     fault = fault_of(whole)
     if not line.endswith(b"\n") and fault is not None:
@@ -127,15 +127,17 @@ def find_damage(lines: list[Line]) -> list[Damage]:
     last = 0
     for line in lines:
         if line.fault is not None:
-            found.append(damage(line, line.fault))
+            found.append(to_damage(line, line.fault))
             head = None
         elif line.prev is None:
             if has_seals and line.number not in covered:
-                found.append(damage(line, "foreign", "it has no checksum, and those before it do"))
+                found.append(to_damage(line, "foreign", "it has no checksum, those before it do"))
                 continue
             head = line.link
         elif places[line.link].number < line.number:
-            found.append(damage(line, "repeated", f"line {places[line.link].number} is the same"))
+            found.append(
+                to_damage(line, "repeated", f"it is line {places[line.link].number} again")
+            )
             continue
         elif head is None or line.prev == head:
             head = line.link
@@ -143,14 +145,14 @@ def find_damage(lines: list[Line]) -> list[Damage]:
             before = places.get(line.prev)
             if before is None or line.prev in strangers:
                 strangers.add(line.link)
-                found.append(damage(line, "foreign", "it follows no line of this log"))
+                found.append(to_damage(line, "foreign", "it follows no line of this log"))
             else:
                 aside[line.prev] = line
-                found.append(damage(line, "moved", f"it belongs after line {before.number}"))
+                found.append(to_damage(line, "moved", f"it belongs after line {before.number}"))
             continue
         else:
             place = f"between line {last} and it" if last else "before it"
-            found.append(damage(line, "missing", place))
+            found.append(to_damage(line, "missing", place))
             head = line.link
         last = line.number
         has_seals = has_seals or line.prev is not None
@@ -189,7 +191,7 @@ SENTENCES: dict[Fault, str] = {
 }
 
 
-def damage(line: Line, fault: Fault, reason: str = "") -> Damage:
+def to_damage(line: Line, fault: Fault, reason: str = "") -> Damage:
     known = "" if line.message_id is None else f"message {line.message_id}"
     known += f"{' of ' if known else ''}{line.at}" if line.at else ""
     which = f"line {line.number} ({known})" if known else f"line {line.number}"

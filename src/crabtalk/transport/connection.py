@@ -1,7 +1,9 @@
-"""Connection: the server's end. Requests are read, dispatched one at a time, answered in order.
+"""Connection: the server's end. Reads requests, dispatches them and writes their answers.
 
-An idle connection costs no task. A request that streams is cancelled when its client goes away;
-any other is carried out to its end, because the client that asked for it may be gone on purpose.
+Short requests are answered one after the other, in order. Turns, feeds and whatever else may take
+long run beside them, each in a task of its own. An idle connection costs no task. A request that
+streams is cancelled when its client goes away; any other is carried out to its end, because the
+client that asked for it may be gone on purpose.
 """
 
 import asyncio
@@ -26,8 +28,10 @@ from crabtalk.protocol import (
     FrameTooLargeError,
     Reply,
     RequestError,
+    Route,
     Shape,
     TooLargeError,
+    TooManyRequestsError,
     UnauthorizedError,
     UnavailableError,
     encode_reply,
@@ -37,6 +41,7 @@ from crabtalk.protocol import (
 )
 
 from .link import Link
+from .side_requests import SideRequest, SideRequests, find_conversation
 
 if TYPE_CHECKING:
     from .listener import Door, Listener
@@ -72,6 +77,7 @@ class Connection(Link):
         "_ended",
         "_frames",
         "_greeted",
+        "_has_refused",
         "_held",
         "_last_data",
         "_listener",
@@ -81,9 +87,10 @@ class Connection(Link):
         "_pending_bytes",
         "_piece",
         "_reading",
-        "_shape",
+        "_sides",
         "_task",
         "_timer",
+        "_waiting_bytes",
     )
 
     def __init__(
@@ -101,8 +108,10 @@ class Connection(Link):
         self._frames: Iterator[Frame] | None = None
         self._piece = 0
         self._held = 0  # our share of the listener's inbound bytes
-        self._task: asyncio.Task[None] | None = None
-        self._shape = Shape.ONE  # of the request in flight
+        self._task: asyncio.Task[None] | None = None  # answers what is pending
+        self._sides: SideRequests | None = None  # None while there are none
+        self._waiting_bytes = 0  # of side requests that have not begun
+        self._has_refused = False  # the last frame was written
         self._reading = True
         self._deaf = False  # what arrives is discarded
         self._ended = False  # the peer will send nothing more
@@ -116,9 +125,10 @@ class Connection(Link):
             self._deaf = True
 
     @property
-    def task(self) -> asyncio.Task[None] | None:
-        """The request in flight."""
-        return self._task
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """One for each request that runs beside the others, and one for the line of the others."""
+        line = [] if self._task is None else [self._task]
+        return line if self._sides is None else [*line, *(side.task for side in self._sides)]
 
     @property
     def halted(self) -> bool:
@@ -127,6 +137,10 @@ class Connection(Link):
 
     @property
     def busy(self) -> bool:
+        return self._is_line_busy or self._sides is not None
+
+    @property
+    def _is_line_busy(self) -> bool:
         return self._task is not None or bool(self._pending) or self.halted
 
     # ── From the transport ──────────────────────────────────────────────────────────────────
@@ -163,7 +177,7 @@ class Connection(Link):
             self.decoder.end()
         except ConnectionClosedError as error:
             log.debug("%s: %s", self._door.name, error)
-        self._abandon_stream()
+        self._abandon_streams()
         # TLS has no half-close: its transport closes whatever is returned here.
         return self.busy and not self._door.tls
 
@@ -176,7 +190,7 @@ class Connection(Link):
         if self._frames is None:
             self.decoder = FrameDecoder()
         self._account()
-        self._abandon_stream()
+        self._abandon_streams()
         self._forget_if_done()
 
     # ── Taking requests in ──────────────────────────────────────────────────────────────────
@@ -251,7 +265,7 @@ class Connection(Link):
             # Not being read, a peer that left is not noticed, and its stream would go on forever.
             if not self._ended and self._has_left():
                 self._ended = True
-                self._abandon_stream()
+                self._abandon_streams()
         elif (
             self.decoder.buffered
             and self._loop.time() - self._last_data > self._listener.limits.stall_timeout
@@ -275,18 +289,18 @@ class Connection(Link):
             self._task = self._loop.create_task(self._serve())
 
     async def _serve(self) -> None:
-        """Answers what is pending, one request after the other.
+        """Answers what is pending, one request after the other, and ends when nothing is.
 
-        Ends when nothing is, or by the cancellation of a stream; then the rest gets a new task.
+        At a request that runs beside the others, this task goes on with that one alone, and
+        whatever is pending behind it gets a new task. So a turn costs no task of its own.
         """
-        task = asyncio.current_task()
+        task = cast("asyncio.Task[None]", asyncio.current_task())
         in_a_row = 0
         try:
             while self._pending:
-                await self._answer(self._pending.popleft())
-                # A stream may end of itself in spite of its cancellation, which then is over.
-                while task is not None and task.cancelling():
-                    task.uncancel()
+                await self._answer(self._pending.popleft(), task)
+                if self._task is not task:
+                    return
                 if not self._pending:
                     self._take_apart()
                 self._account()
@@ -297,51 +311,125 @@ class Connection(Link):
             log.exception("a connection failed")
             self.abort()
         finally:
-            self._task = None
-            if not self._pending:
-                self._take_apart()
-            self._next()
+            if self._task is task:
+                self._leave_line()
             self._rest()
 
-    async def _answer(self, item: Frame | RequestError) -> None:
+    def _leave_line(self) -> None:
+        """The current task answers nothing more of what is pending; a new one does."""
+        self._task = None
+        if not self._pending:
+            self._take_apart()
+        self._next()
+
+    async def _answer(self, item: Frame | RequestError, task: asyncio.Task[None]) -> None:
         if isinstance(item, RequestError):
             self._refuse(item)
             return
         self._listener.requests += 1
+        request = await self._request_in(item)
+        size = len(item)
+        self._pending_bytes -= size
+        del item  # the answer may take as long as a turn
+        self._account()
+        if isinstance(request, RequestError):
+            await self._write_answer(only(request), None)
+            return
+        request_id = request.request_id if request.HasField("request_id") else None
+        name = request.WhichOneof("msg")
+        route = None if name is None else ROUTES[name]
+        if route is None or not route.runs_beside:
+            answer = self._find_answer(request, Shape.ONE)
+            del request
+            await self._write_answer(answer, request_id)
+            return
+        limit = self._listener.limits.in_flight
+        if self._sides is not None and len(self._sides) >= limit:
+            await self._write_answer(only(too_many(limit)), request_id)
+            return
+        await self._answer_beside(request, route, request_id, size, task)
+
+    async def _answer_beside(
+        self,
+        request: wire.ClientMessage,
+        route: Route,
+        request_id: int | None,
+        size: int,
+        task: asyncio.Task[None],
+    ) -> None:
+        """Leaves the line to the requests behind this one, and answers it beside them."""
+        sides = self._sides
+        if sides is None:
+            sides = self._sides = SideRequests()
+        conversation = find_conversation(route, getattr(request, route.request))
+        side, before = sides.add(task, route.shape, conversation)
         try:
-            request = await self._request_in(item)
-            self._pending_bytes -= len(item)
-            answer = self._replies(request)
-            del item, request  # the answer may take as long as a turn
+            self._leave_line()
+            if not self._is_line_busy:
+                self._read(True)
+            if before is not None:
+                await self._wait_to_begin(before, size)
+            side.has_begun = True
+            answer = self._find_answer(request, route.shape)
+            del request
+            await self._write_answer(answer, request_id, side)
+        finally:
+            sides.remove(side)
+            if not sides and self._sides is sides:
+                self._sides = None
+
+    async def _wait_to_begin(self, before: SideRequest, size: int) -> None:
+        """Turns of one conversation begin in the order they came. Until then the request counts as
+        one that nobody has worked on."""
+        self._waiting_bytes += size
+        self._account()
+        try:
+            await before.wait_for_answer()
+        finally:
+            self._waiting_bytes -= size
             self._account()
+
+    async def _write_answer(
+        self,
+        answer: AsyncGenerator[Reply, None],
+        request_id: int | None,
+        side: SideRequest | None = None,
+    ) -> None:
+        """Writes all of an answer, frame by frame; frames of other answers may come in between."""
+        is_stream = side is not None and side.shape is not Shape.ONE
+        write = self.write if is_stream else self.write_now
+        deadline = self._listener.limits.stall_timeout
+        try:
             async with aclosing(answer) as replies:
-                write = self.write_now if self._shape is Shape.ONE else self.write
                 async for field, payload in replies:
-                    if self._ended and self._shape is not Shape.ONE:
+                    if side is not None and not side.has_answered:
+                        side.note_answer()
+                    frame = encode_reply(field, payload, request_id)
+                    if self._resumed is not None:  # another request filled the transport
+                        await self.breathe(deadline)
+                    if self._has_refused or (self._ended and is_stream):
                         break
-                    if write(encode_reply(field, payload)):
-                        await self.breathe(self._listener.limits.stall_timeout)
+                    if write(frame):
+                        await self.breathe(deadline)
         except FrameTooLargeError as error:
             sentence = f"the answer does not fit: {error}; ask for less of it at a time"
-            self._say(TooLargeError(sentence))
+            self._say(TooLargeError(sentence), request_id)
         except asyncio.CancelledError:
             if self._listener.draining and not self._ended:
-                self._say(shutting_down())
+                self._say(shutting_down(), request_id)
             raise
         except ConnectionClosedError as error:
             log.info("%s: %s", self._door.name, error)
         finally:
-            self._shape = Shape.ONE
             self.flush()
 
-    def _replies(self, message: wire.ClientMessage | RequestError) -> AsyncGenerator[Reply, None]:
-        if isinstance(message, RequestError):
-            return only(message)
+    def _find_answer(
+        self, message: wire.ClientMessage, shape: Shape
+    ) -> AsyncGenerator[Reply, None]:
         if self._listener.draining:
             return only(shutting_down())
-        if (name := message.WhichOneof("msg")) is not None:
-            self._shape = ROUTES[name].shape
-        if self._ended and self._shape is not Shape.ONE and not message.stream.detach:
+        has_left = self._ended or self._has_refused
+        if has_left and shape is not Shape.ONE and not message.stream.detach:
             return only(UnavailableError("the client left before its stream began"))
         return self._listener.server.answer(message)
 
@@ -364,23 +452,29 @@ class Connection(Link):
             except StopIteration as done:
                 return cast("wire.ClientMessage", done.value)
 
-    def _say(self, error: RequestError) -> None:
-        self.write_now(encode_reply("error", error_message(error)))
+    def _say(self, error: RequestError, request_id: int | None = None) -> None:
+        if not self._has_refused:
+            self.write_now(encode_reply("error", error_message(error), request_id))
 
     def _rest(self) -> None:
-        """Nothing is in flight: read on, or close when there is nobody to read from."""
-        if self.busy:
+        """Nothing is pending: read on. Nothing is in flight either: close if nobody is there."""
+        if self._is_line_busy:
             return
         self._account()
         self._read(True)
+        if self._sides is not None:
+            return
         if not self._deaf and not self.lost and (self._ended or self._listener.draining):
             self.transport.close()
             self._wait_for_reader(self._listener.limits.stall_timeout)
         self._forget_if_done()
 
     def _refuse(self, error: RequestError) -> None:
+        """Writes the last frame and closes. Requests that run end as if the client had left."""
         self._listener.refused += 1
         self._say(error)
+        self._has_refused = True
+        self._abandon_streams()
         self._forget_pending()
         if self.lost:
             return
@@ -418,16 +512,21 @@ class Connection(Link):
                 self.transport.pause_reading()
 
     def _account(self) -> None:
-        held = self.decoder.buffered + self._pending_bytes
+        held = self.decoder.buffered + self._pending_bytes + self._waiting_bytes
         if self._frames is not None:
             held += self._piece
         self._listener.inbound_bytes += held - self._held
         self._held = held
 
-    def _abandon_stream(self) -> None:
-        """Once: a second cancellation would interrupt the clean-up after the first."""
-        if self._task is not None and self._shape is not Shape.ONE and not self._task.cancelling():
-            self._task.cancel()
+    def _abandon_streams(self) -> None:
+        """Cancels streams and feeds, once: a second time would interrupt their clean-up.
+
+        Those that have not begun find out by themselves, because a detached one begins all the
+        same.
+        """
+        for side in self._sides or ():
+            if side.has_begun and side.shape is not Shape.ONE and not side.task.cancelling():
+                side.task.cancel()
 
     def _forget_pending(self) -> None:
         self._pending.clear()
@@ -445,19 +544,22 @@ class Connection(Link):
 
     def drain(self) -> None:
         """The daemon is stopping: finish what has an end, and close."""
-        if self._shape is Shape.FEED and self._task is not None:
-            self._task.cancel()
-        elif not self.busy and not self.lost and not self._deaf:
+        for side in self._sides or ():
+            if side.shape is Shape.FEED:
+                side.task.cancel()
+        if not self.busy and not self.lost and not self._deaf:
             self.transport.close()
 
     async def stop(self) -> None:
         """Cancels what is left, and closes. A request that resists is left after a second."""
         self._forget_pending()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=1)
-            # Cancelled before its first step, it had no chance to say so itself.
+        if tasks := self.tasks:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=1)
+            # Cancelled before its first step, a task had no chance to say so itself.
             self._task = None
+            self._sides = None
         if not self.lost:
             self.transport.close()
 
@@ -483,3 +585,10 @@ def no_hello() -> UnauthorizedError:
 
 def shutting_down() -> UnavailableError:
     return UnavailableError("the daemon is shutting down; try again when it is back")
+
+
+def too_many(limit: int) -> TooManyRequestsError:
+    return TooManyRequestsError(
+        f"{limit} turns and feeds run on this connection already; wait for one of them to end, or "
+        "open another connection"
+    )

@@ -18,7 +18,10 @@ class Limits:
     strangers: int = 64
     # Requests one connection may send ahead of their answers before it is no longer read.
     pipelined: int = 64
-    # Bytes all connections together may have sent of requests that nobody has parsed yet.
+    # Turns, feeds and other long requests one connection may have running at once; the next one is
+    # told 429.
+    in_flight: int = 32
+    # Bytes all connections together may have sent of requests that nobody works on yet.
     inbound_bytes: int = 256 * 1024 * 1024
     # How long a TCP caller may take to say hello, TLS handshake included.
     hello_timeout: float = 10.0

@@ -29,6 +29,7 @@ class Link(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._unsent_size = 0
         self._flushing = False
+        # While the peer has to read before more is written.
         self._resumed: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

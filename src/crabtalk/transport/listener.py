@@ -128,7 +128,7 @@ class Listener:
             for connection in self._all():
                 connection.drain()
             async with asyncio.timeout(self.limits.drain_timeout):
-                while tasks := [c.task for c in self._connections if c.task is not None]:
+                while tasks := [task for c in self._connections for task in c.tasks]:
                     await asyncio.wait(tasks)
         except TimeoutError:
             log.warning("%d requests did not finish in time and are cancelled", len(tasks))

@@ -74,7 +74,9 @@ def listen_tcp(address: TcpAddress, *, or_next: bool = False) -> socket.socket:
 
 def resolve(address: TcpAddress) -> tuple[socket.AddressFamily, str]:
     """The family and the numeric host to bind. IPv4 first, as a name often has both."""
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    # Given a string, getaddrinfo loads the codec for international names, also for a number.
+    host = address.host.encode() if address.host.isascii() else address.host
+    found = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
     family, *_, where = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return family, str(where[0])
 

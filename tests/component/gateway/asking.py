@@ -62,10 +62,12 @@ class AskingDaemon(Server):
         self.killed: list[str] = []
         self.modes: dict[tuple[str, str], str] = {}
         self.end = asyncio.Event()  # ends turns whose questions nobody answers
-        self.on_feed: list[wire.AskUserEvent] = []  # for whoever follows the events
         self._answered: dict[str, asyncio.Event] = {}
-        self._over = asyncio.Event()
-        self._over.set()
+
+    async def hello(self, request: wire.HelloMsg) -> wire.WelcomeMsg:
+        return wire.WelcomeMsg(
+            protocol_version=request.protocol_version, features=["keys", "attach"]
+        )
 
     async def list_agents(self, request: wire.ListAgentsMsg) -> wire.AgentList:
         return wire.AgentList(agents=[wire.AgentInfo(name=n) for n in ("crab", "guarded", "twin")])
@@ -73,28 +75,12 @@ class AskingDaemon(Server):
     async def list_skills(self, request: wire.ListSkillsMsg) -> wire.SkillList:
         return wire.SkillList()
 
-    async def list_messages(self, request: wire.ListMessagesMsg) -> wire.MessagePage:
-        """What was said, and that it was answered: whoever was away finds that out here."""
-        said = [
-            message
-            for turn in self.turns
-            if (turn.agent, turn.sender) == (request.agent, request.sender)
-            for message in (
-                wire.ConversationMessage(role="user", content=turn.content),
-                wire.ConversationMessage(role="assistant", content="done"),
-            )
-        ]
-        return wire.MessagePage(messages=said[request.offset :], total=len(said))
-
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
-        if request.guest == ":":  # a gateway that waits until nothing runs
-            await self._over.wait()
-            yield wire.StreamEvent(end=wire.StreamEnd(agent=request.agent))
-            return
-        self.turns.append(request)
-        self._over.clear()
-        for ask in self.asks:
-            self._answered[ask.ask_id] = asyncio.Event()
+        """A key that comes again is the same turn, told from its beginning."""
+        if not any(turn.key == request.key for turn in self.turns):
+            self.turns.append(request)
+            for ask in self.asks:
+                self._answered[ask.ask_id] = asyncio.Event()
         yield wire.StreamEvent(start=wire.StreamStart(agent=request.agent))
         for ask in self.asks:
             yield wire.StreamEvent(ask_user=ask)
@@ -102,7 +88,6 @@ class AskingDaemon(Server):
         yield wire.StreamEvent(tools_complete=wire.ToolsCompleteEvent())
         yield wire.StreamEvent(chunk=wire.StreamChunk(content="done"))
         yield wire.StreamEvent(end=wire.StreamEnd(agent=request.agent))
-        self._over.set()
 
     async def _wait_for_reply(self, ask: str) -> None:
         waits = [asyncio.ensure_future(one.wait()) for one in (self._answered[ask], self.end)]
@@ -112,21 +97,11 @@ class AskingDaemon(Server):
             for wait in waits:
                 wait.cancel()
 
-    async def subscribe_events(
-        self, request: wire.SubscribeEvents
-    ) -> AsyncGenerator[wire.AgentEventMsg, None]:
-        for ask in self.on_feed:
-            yield wire.AgentEventMsg(
-                agent=request.agent, sender=request.sender, kind=wire.ASK_USER, ask=ask
-            )
-        await self._over.wait()
-
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
         if request.ask_id not in self._answered:
             raise NotFoundError("nobody asks that; list the questions")
         self.replies.append(request)
         self._answered[request.ask_id].set()
-        self._over.set()
 
     async def steer_session(self, request: wire.SteerSessionMsg) -> None:
         self.steered.append(request.content)
@@ -134,7 +109,6 @@ class AskingDaemon(Server):
     async def kill(self, request: wire.KillMsg) -> None:
         self.killed.append(request.agent)
         self.end.set()
-        self._over.set()
 
     async def set_mode(self, request: wire.SetModeMsg) -> wire.ModeInfo:
         pair = (request.agent, request.sender)

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from crabtalk.component.gateway.approvals import (
     AROUND,
     MOST_SHOWN,
-    label_of,
-    pages_of,
+    build_pages,
+    match_label,
     read_approval,
     spell_out,
     split_literal,
 )
 from crabtalk.component.gateway.forms import Form, question_of
 from crabtalk.component.gateway.turn import is_for_chat
+from crabtalk.invisible import BLANK
 from crabtalk.protocol import wire
 from tests.component.gateway.asking import ASK, LABELS, AskingDaemon, approval, asked, asking_daemon
 from tests.component.gateway.world import World, world
@@ -114,6 +115,47 @@ def join_page(text: str, number: int) -> str:
     return part if last.startswith("[the line goes on") else f"{part}\n"
 
 
+@pytest.mark.req("gateways.approval")
+async def test_a_question_among_approvals_is_asked_as_a_question(tmp_path: Path) -> None:
+    """A step that calls ask_user and another tool asks both at once."""
+    toppings = wire.AskQuestion(
+        question="Which *toppings*?",
+        header="toppings",
+        options=[wire.AskOption(label="ham", description="salty"), wire.AskOption(label="corn")],
+        multi_select=True,
+    )
+    where = wire.AskQuestion(question="Where to?", header="path")
+    allowed = approval()
+    async with chat(tmp_path, asked(toppings, where, allowed)) as (w, daemon):
+        w.loft.says("go")
+        await w.loft.until(lambda: w.loft.messages)
+        (shown,) = w.loft.of("7")
+        assert shown.text == (
+            "Question 1/3\nWhich *toppings*?\n1. ham: salty\n2. corn\n"
+            "(Press what applies, then Done, or write your own answer.)"
+        )
+        w.loft.presses(shown, "☐ corn")
+        await w.loft.until(lambda: shown.buttons[1][0] == "☑ corn")
+        w.loft.presses(shown, "Done")
+        await w.loft.until(lambda: "(Write your answer.)" in w.loft.texts()[-1])
+        await until_kept(w)
+        w.loft.says("/srv/shells/" + "x" * 300)
+        await w.loft.until(lambda: w.loft.texts()[-1].startswith("Approval 3/3\n"))
+        w.loft.presses(w.loft.messages[-1], "Deny")
+        await w.loft.until(lambda: w.loft.texts()[-1] == "done")
+        await w.idle()
+        assert json.loads(daemon.replies[0].content) == {
+            "Which *toppings*?": "corn",
+            "Where to?": "/srv/shells/" + "x" * 300,
+            allowed.question: "Deny",
+        }
+        assert [message.text.splitlines()[-1] for message in w.loft.of("7")[:3]] == [
+            "Answer: corn",
+            f"Answer: /srv/shells/{'x' * 35}…",
+            "Answer: Deny",
+        ]
+
+
 @pytest.mark.req("trust.gateways.approval.whole")
 async def test_a_call_too_long_for_a_chat_can_only_be_denied_there(tmp_path: Path) -> None:
     async with chat(tmp_path, asked(approval("x" * (MOST_SHOWN + 1)))) as (w, daemon):
@@ -195,7 +237,6 @@ async def test_words_that_are_no_answer_go_to_the_agent_and_the_approval_waits(
 async def test_an_approval_is_where_it_was_after_a_restart(tmp_path: Path) -> None:
     async with world(tmp_path, has_daemon=False) as w, asking_daemon(w.home) as daemon:
         daemon.asks.append(asked(approval()))
-        daemon.on_feed.append(asked(approval()))
         async with w.running():
             w.loft.says("go")
             await w.loft.until(lambda: w.loft.messages)
@@ -235,10 +276,9 @@ async def test_an_approval_for_the_owner_is_neither_shown_nor_answered(tmp_path:
 async def test_a_gateway_that_follows_a_turn_after_a_restart_leaves_it_to_the_owner(
     tmp_path: Path,
 ) -> None:
-    """The feed has the approvals of a stranger's run, for the owner's clients."""
+    """The stream of a stranger's run may have approvals for the owner's clients."""
     async with world(tmp_path, has_daemon=False) as w, asking_daemon(w.home) as daemon:
         daemon.asks.append(asked(approval(for_owner=True)))
-        daemon.on_feed.append(asked(approval(for_owner=True)))
         async with w.running():
             w.loft.says("go")
             await until(w, lambda: daemon.turns)
@@ -281,16 +321,17 @@ def test_parts_are_the_text_and_fit(text: str, limit: int) -> None:
     parts = split_literal(text, limit, measure)
     assert "".join(parts) == text
     assert all(measure(part) <= limit for part in parts)
-    pages = pages_of("Approval 12/34", text, "Press Allow or Deny or Always." * 2, 400, measure)
+    pages = build_pages("Approval 12/34", text, "Press Allow or Deny or Always." * 2, 400, measure)
     assert all(measure(page) <= 400 for page in pages)
     assert AROUND < 400
 
 
 @given(st.text())
 @example("\x1b[2K\r\u202e\u200b\u2028\u3164\ufe0f")
+@example("\u180b\u180f\U00016fe4\U0001d159\U000e0100")
 def test_nothing_invisible_is_left(text: str) -> None:
     shown = spell_out(text)
-    assert all(one.isprintable() or one in "\n\t" for one in shown)
+    assert all(one in "\n\t" or (one.isprintable() and one not in BLANK) for one in shown)
     assert spell_out("ls -la | grep é漢\n") == "ls -la | grep é漢\n"
     assert spell_out("\x1b[2K\u202e\u3164") == "\\u{001b}[2K\\u{202e}\\u{3164}"
 
@@ -321,12 +362,12 @@ def test_what_is_known_of_a_call_is_above_it() -> None:
     ],
 )
 def test_an_answer_is_a_label_its_number_or_a_plain_yes_or_no(text: str, label: str) -> None:
-    assert label_of(list(LABELS), text) == label
+    assert match_label(list(LABELS), text) == label
 
 
 def test_always_is_no_answer_where_it_is_not_offered() -> None:
-    assert label_of(["Allow", "Deny"], "always") == ""
-    assert label_of(["Deny"], "yes") == ""
+    assert match_label(["Allow", "Deny"], "always") == ""
+    assert match_label(["Deny"], "yes") == ""
 
 
 def test_a_no_holds_for_all_approvals_that_read_the_same() -> None:

@@ -210,6 +210,18 @@ def test_a_group_is_an_owners_only_if_it_is_listed_itself() -> None:
     assert not bindings.may_approve(from_("8", "-6", is_group=True))
 
 
+@pytest.mark.req("trust.gateways.owners")
+def test_a_group_that_is_listed_does_not_let_its_members_approve_or_set_the_mode() -> None:
+    bindings = AgentBindings(Settings(owners=("7", "group:-5")))
+    for person, is_owner in (("7", True), ("8", False)):
+        update = from_(person, "-5", is_group=True)
+        assert bindings.is_allowed(update, "crab")
+        assert bindings.may_approve(update) is is_owner
+        assert bindings.may_set_mode(update) is is_owner
+    assert not bindings.may_set_mode(from_("7", "-6", is_group=True))
+    assert bindings.may_set_mode(from_("7", "7"))
+
+
 @pytest.mark.req("trust.gateways.agents")
 def test_the_file_says_which_agents(tmp_path: Path) -> None:
     path = tmp_path / "pigeon.toml"

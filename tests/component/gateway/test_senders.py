@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crabtalk.component.gateway import Gateway, GatewayError
+from crabtalk.component.gateway.bindings import build_sender, check_prefix, has_valid_ids
 from crabtalk.component.gateway.entries import Came
-from crabtalk.component.gateway.senders import build_sender, check_prefix, has_valid_ids
 from crabtalk.component.gateway.service import Chat, Person, Update
 from tests.component.gateway.test_recovery import left
 from tests.component.gateway.world import PIGEON, world

@@ -55,6 +55,28 @@ async def test_texts_of_a_daemon_that_lives_are_left_to_it(
 
 
 @pytest.mark.req("accepted.recovery")
+async def test_a_daemon_that_slept_does_not_close_the_texts_of_its_own_runs(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with sharing(tmp_path, postgres_url, 2) as (one, two):
+        entry = text(1)
+        await one.accept(entry)
+        await forget(one)
+        assert await one.load(PAIR) is None
+        await one.append(
+            PAIR,
+            [
+                Meta(*PAIR, created_at=entry.at).snapshot(),
+                MessageRecord(0, entry.at, Message("user", entry.text), run=entry.run),
+            ],
+            create=True,
+        )
+        assert await said(two) == ["text 1"]
+        await two.load(PAIR)
+        assert await said(two) == ["text 1"]
+
+
+@pytest.mark.req("accepted.recovery")
 async def test_a_dead_daemons_turn_is_closed_with_its_steers_and_those_that_waited_for_it(
     tmp_path: Path, postgres_url: str
 ) -> None:

@@ -29,6 +29,7 @@ def as_json(entry: Entry, moments: list[datetime]) -> dict[str, Any]:
         "content": entry.content,
         "sender": entry.sender,
         "created_by": entry.created_by,
+        "mode": entry.mode or None,
         "once": entry.once,
         "jitter": entry.jitter,
         "next": [moment.isoformat() for moment in moments],

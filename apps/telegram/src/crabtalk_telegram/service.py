@@ -191,7 +191,7 @@ class Telegram:
             )
 
         with translated():
-            return str((await render(send, text, is_literal=is_literal)).message_id)
+            return str((await render_text(send, text, is_literal=is_literal)).message_id)
 
     async def edit(
         self,
@@ -217,7 +217,7 @@ class Telegram:
 
         with translated():
             try:
-                await render(edit, text, is_literal=is_literal)
+                await render_text(edit, text, is_literal=is_literal)
             except TelegramError as error:
                 if not says(error, UNCHANGED):
                     raise
@@ -296,7 +296,7 @@ class Telegram:
         )
 
 
-async def render(
+async def render_text(
     call: Callable[[dict[str, Any]], Awaitable[T]], text: Rich, *, is_literal: bool
 ) -> T:
     if not is_literal:

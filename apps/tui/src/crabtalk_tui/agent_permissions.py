@@ -19,9 +19,8 @@ from crabtalk.component.command import (
 )
 
 from .complaints import CommandError
-from .modes import MODES
 from .names import AgentName
-from .options import daemon, home_option, inherited
+from .options import MODES, daemon, home_option, inherited
 from .stores import known
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def agents_explain(
 def permissions_text(found: "wire.AgentPermissions") -> str:
     """Who the sender is, a row a tool, and what holds for all tools."""
     reason = f": {one_line(found.origin_reason)}" if found.origin_reason else ""
-    head = f"{one_line(found.sender)} is {article(found.origin)}{reason}"
+    head = f"{one_line(found.sender)} is {describe_origin(found.origin)}{reason}"
     parts = [head, f"mode: {one_line(found.mode)}"]
     if found.tools:
         parts.append(tools_table(found.tools))
@@ -111,6 +110,6 @@ def colour_verdict(line: str, verdict: str) -> str:
     return f"{tool} {rest.replace(verdict, styled(verdict, fg=COLOURS[verdict]), 1)}"
 
 
-def article(origin: str) -> str:
+def describe_origin(origin: str) -> str:
     named = {"owner": "an owner", "stranger": "a stranger", "trusted": "trusted"}
     return named.get(origin, one_line(origin))

@@ -5,27 +5,24 @@ would obey or not show are spelled out. How it is wrapped and scrolled is up to 
 """
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
-from unicodedata import category
 
-from crabtalk.component.command import one_line
+from crabtalk.component.command import cells, one_line
+from crabtalk.invisible import is_invisible
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
 ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
 TAB = 4  # columns
-GUTTER = "| "  # before the lines of a call, where there are no styles to set them off
+# Before the lines of a call, where there are no styles to set them off, and before what is left of
+# a line that is wider than the screen.
+GUTTER, GUTTER_NEXT = "| ", ": "
 LABEL = 11  # columns of a label with the space after it
+INDENT = "    "  # before what is left of a title or a fact: labels begin at the left
 SUMMARY = 160  # characters of a call in a notice
 
-# Categories that terminals obey, or show as nothing: controls, formats, halves of characters,
-# private and unassigned ones, separators.
-UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
-# Blank or invisible although their category says letter, mark or symbol.
-BLANK = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
 PLAIN = re.compile(r"[ -~]*")
 
 Kind = Literal["title", "fact", "call"]
@@ -45,17 +42,13 @@ def spell_out(text: str) -> str:
     for character in text:
         if character == "\t":
             shown = "→".ljust(TAB - column % TAB)
-        elif character == " " or not is_unseen(character):
-            shown = character
-        else:
+        elif is_invisible(character):
             shown = ascii(character)[1:-1]
+        else:
+            shown = character
         pieces.append(shown)
         column += len(shown)
     return "".join(pieces)
-
-
-def is_unseen(character: str) -> bool:
-    return category(character) in UNSEEN or BLANK.match(character) is not None
 
 
 def literal_lines(text: str) -> list[str]:
@@ -83,12 +76,33 @@ def approval_lines(question: "wire.AskQuestion", asker: str = "") -> list[Approv
     return lines
 
 
-def approval_text(question: "wire.AskQuestion", asker: str = "") -> str:
-    """For terminals that show lines and nothing else, and for pipes."""
-    return "\n".join(
-        f"{GUTTER}{line.text}" if line.kind == "call" else line.text
-        for line in approval_lines(question, asker)
-    )
+def approval_text(question: "wire.AskQuestion", asker: str = "", width: int = 0) -> str:
+    """For terminals that show lines and nothing else, and for pipes, which have no width.
+
+    Lines are wrapped here, and what is left of one is set off: a terminal would begin it at the
+    left, where text of the call could pass for a reason or an option.
+    """
+    rows: list[str] = []
+    for line in approval_lines(question, asker):
+        first, rest = (GUTTER, GUTTER_NEXT) if line.kind == "call" else ("", INDENT)
+        room = max(width - len(rest), 2)
+        pieces = split_cells(line.text, room) if width else [line.text]
+        rows += [f"{rest if number else first}{piece}" for number, piece in enumerate(pieces)]
+    return "\n".join(rows)
+
+
+def split_cells(text: str, width: int, measure: Callable[[str], int] = cells) -> list[str]:
+    """Pieces that fit, every character kept: spaces may be what hides something."""
+    if text.isascii():
+        return [text[at : at + width] for at in range(0, len(text), width)] or [""]
+    pieces, start, taken = [], 0, 0
+    for place, character in enumerate(text):
+        size = measure(character)
+        if taken + size > width and place > start:
+            pieces.append(text[start:place])
+            start, taken = place, 0
+        taken += size
+    return [*pieces, text[start:]]
 
 
 def approval_options(question: "wire.AskQuestion") -> list[tuple[str, str]]:
@@ -103,7 +117,7 @@ def approval_options(question: "wire.AskQuestion") -> list[tuple[str, str]]:
 
 def match_option(typed: str, labels: list[str]) -> str | None:
     """The label that was meant: by its number or its name. None for anything else."""
-    if typed.isascii() and typed.isdecimal():
+    if typed.isascii() and typed.isdecimal() and len(typed) < 5:  # int() refuses very long ones
         return labels[int(typed) - 1] if 1 <= int(typed) <= len(labels) else None
     return next((label for label in labels if label.casefold() == typed.casefold()), None)
 

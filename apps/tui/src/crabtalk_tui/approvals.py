@@ -1,6 +1,7 @@
 """crabtalk approvals: tool calls that wait for a yes, in any conversation, and the answer."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -8,7 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from crabtalk.component.command import counted, document, json_option, say, show
+from crabtalk.component.command import (
+    counted,
+    document,
+    json_option,
+    line_width,
+    say,
+    show,
+    visible,
+)
 
 from .approval_text import ALLOW, ALWAYS, DENY, approval_text, is_approval, needs_owner, spell_out
 from .complaints import CommandError
@@ -131,7 +140,7 @@ def approvals_allow(
     ):
         raise CommandError("“always” is not offered for this call; leave --always out")
     yes = ALWAYS if always else ALLOW
-    answer(waiting, [yes if is_allowed else DENY for is_allowed in allowed], home, in_json)
+    send_answers(waiting, [yes if is_allowed else DENY for is_allowed in allowed], home, in_json)
 
 
 @approvals.command("deny")
@@ -146,12 +155,16 @@ def approvals_deny(ask_id: str, home: Path | None, in_json: bool) -> None:
       crabtalk approvals deny 7f3a-1
     """
     waiting = find_waiting(home, ask_id)
-    answer(waiting, [DENY] * len(waiting.ask.questions), home, in_json)
+    send_answers(waiting, [DENY] * len(waiting.ask.questions), home, in_json)
 
 
 def find_waiting(home: Path | None, ask_id: str) -> Waiting:
     for each in load_waiting(home):
         if each.ask.ask_id == ask_id:
+            if not all(map(is_approval, each.ask.questions)):
+                raise CommandError(
+                    f"{ask_id} asks something else as well; answer it where the run was started"
+                )
             return each
     raise CommandError(f"no call waits for an approval as {ask_id!r}; {NAMES}")
 
@@ -188,13 +201,12 @@ def read_waiting(event: "wire.AgentEventMsg") -> Waiting | None:
     """None for every event that asks for no approval."""
     from crabtalk.protocol import wire
 
-    questions = event.ask.questions
-    if event.kind != wire.ASK_USER or not questions or not all(map(is_approval, questions)):
+    if event.kind != wire.ASK_USER or not any(map(is_approval, event.ask.questions)):
         return None
     return Waiting(event.agent, event.sender, event.ask)
 
 
-def answer(waiting: Waiting, labels: Sequence[str], home: Path | None, in_json: bool) -> None:
+def send_answers(waiting: Waiting, labels: Sequence[str], home: Path | None, in_json: bool) -> None:
     """Sends one label for each call of the ask."""
     import json
 
@@ -232,9 +244,13 @@ def as_text(waiting: Waiting) -> str:
     head = f"{ask.ask_id}  {waiting.agent} with {waiting.sender}"
     parts = [spell_out(head)]
     for number, question in enumerate(ask.questions, 1):
+        if not is_approval(question):
+            parts.append(f"question {number}: {visible(question.question, layout=True)}")
+            continue
         if len(ask.questions) > 1:
             parts.append(f"call {number}")
-        parts.append(approval_text(question))
+        width = line_width() if sys.stdout.isatty() else 0
+        parts.append(approval_text(question, width=width))
     return "\n".join(parts)
 
 
@@ -245,5 +261,9 @@ def as_json(waiting: Waiting) -> dict[str, Any]:
         "ask_id": waiting.ask.ask_id,
         "agent": waiting.agent,
         "sender": waiting.sender,
-        "calls": [as_object(question.approval) for question in waiting.ask.questions],
+        "calls": [
+            as_object(question.approval)
+            for question in waiting.ask.questions
+            if is_approval(question)
+        ],
     }

@@ -13,9 +13,8 @@ from crabtalk.component.command import one_line, say, visible
 from .complaints import CommandError, is_too_long
 from .direct import connected, root_of, streamed
 from .message import has_terminal, message
-from .modes import mode_option
 from .names import AgentName
-from .options import AGENT, daemon, home_option, inherited, typed
+from .options import AGENT, daemon, home_option, inherited, mode_option, typed
 from .telling import Objects, Telling, Text
 from .waiting import Waiting
 
@@ -51,6 +50,7 @@ ALLOWING = "--mode auto"
 )
 @click.option("--tool-choice", metavar="TOOL", help="auto, none, required, or the tool to call.")
 @mode_option
+@click.option("--key", metavar="KEY", help="Say it once; again, print the stored answer.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing of what the agent does.")
 @click.option("--json", "in_json", is_flag=True, help="One JSON object an event, a line each.")
 @home_option
@@ -63,6 +63,7 @@ def ask(
     cwd: Path | None,
     tool_choice: str | None,
     mode: str | None,
+    key: str | None,
     quiet: bool,
     in_json: bool,
     home: Path | None,
@@ -74,6 +75,7 @@ def ask(
       crabtalk ask "What do crabs dream of?"
       git diff | crabtalk ask "Review this" -f STYLE.md
       crabtalk ask --json "Count to three" | jq .event
+      crabtalk ask --key "report-$(date +%F)" "Write today's report"
     """
     said = message(words, files)
     from crabtalk.protocol import wire
@@ -88,6 +90,7 @@ def ask(
         tool_choice=tool_choice or None,
         mode=mode or None,
         unattended=None if can_answer() else True,
+        key=key or None,
     )
     sys.exit(Turn(home, request, Objects() if in_json else Text(quiet=quiet)).run())
 
@@ -116,6 +119,8 @@ class Turn:
         self._has_begun = False  # before which what is said is kept
         self._is_calling = False  # between the calls of a step and their results
         self._unanswered = ""
+        self._is_stored = False  # the turn was over before this command
+        self._asking: set[str] = set()  # ids of calls that put a question, and have no answer
         self._calls: dict[str, str] = {}  # names of tools by the id of the call
         self._refused: list[str] = []  # tools that nobody was there to allow
 
@@ -131,7 +136,10 @@ class Turn:
         ):
             for event in events:
                 self._is_taken = True
-                if not isinstance(event, wire.StreamStart):
+                if isinstance(event, wire.StreamStart):
+                    self._is_stored = event.stored
+                    waiting.begin(event.run_id)
+                else:
                     waiting.over()
                     # A question may be that of the turn before this one.
                     self._has_begun |= not isinstance(event, wire.AskUserEvent)
@@ -140,8 +148,12 @@ class Turn:
                     case wire.ToolStartEvent():
                         self._is_calling = not event.early
                         self._calls |= {call.id: call.name for call in event.calls}
-                    case wire.ToolResultEvent() if is_unattended_refusal(event):
-                        self._refused.append(self._calls.get(event.call_id, "a tool"))
+                        self._asking |= {c.id for c in event.calls if c.name == "ask_user"}
+                    case wire.ToolResultEvent():
+                        if is_unattended_refusal(event):
+                            self._refused.append(self._calls.get(event.call_id, "a tool"))
+                        if not event.is_error:
+                            self._asking.discard(event.call_id)
                     case wire.ToolsCompleteEvent():
                         self._is_calling = False
                     case wire.AskUserEvent():
@@ -153,7 +165,8 @@ class Turn:
     @contextmanager
     def _events(self) -> "Iterator[Iterator[Event]]":
         asked = self._request
-        line = connected(self._home)
+        # With a key the client is worth its loading time: it goes on when the daemon is restarted.
+        line = connected(self._home) if not asked.key else None
         if line is not None:
             with closing(streamed(line, asked)) as events:
                 yield events
@@ -170,6 +183,7 @@ class Turn:
                     tool_choice=asked.tool_choice,
                     mode=asked.mode or None,
                     unattended=asked.unattended or None,
+                    key=asked.key or None,
                 )
             ) as events,
         ):
@@ -191,6 +205,8 @@ class Turn:
             raise CommandError(f"{why}; {self._kept()}") from None
 
     def _kept(self) -> str:
+        if self._request.key:
+            return "run the same command again when it is back: it is not said twice"
         if self._has_begun:
             return "what was said is kept; ask it to go on when the daemon is back"
         asked = self._request
@@ -201,7 +217,7 @@ class Turn:
         from .questions import answered, as_sentence
 
         if can_answer():
-            self._reply(answered(asked, self._who), asked.ask_id)
+            self._reply(asked, answered(asked, self._who))
         elif self._is_calling:
             self._unanswered = as_sentence(asked)
             with daemon(self._home) as client:
@@ -209,13 +225,22 @@ class Turn:
         else:  # not ours: the turn before this one waits, and the daemon knows how long
             say(f"an earlier turn waits for an answer, and this one for it: {as_sentence(asked)}")
 
-    def _reply(self, text: str, ask_id: str) -> None:
+    def _reply(self, asked: "wire.AskUserEvent", text: str) -> None:
         from crabtalk.client import ServerError
 
-        asked = self._request
+        from .approval_text import needs_owner
+
+        request = self._request
         try:
             with daemon(self._home) as client:
-                client.reply_to_ask(asked.agent, text, sender=asked.sender, ask_id=ask_id or None)
+                client.reply_to_ask(
+                    request.agent,
+                    text,
+                    sender=request.sender,
+                    ask_id=asked.ask_id or None,
+                    # Whoever speaks for a stranger at a terminal of this account is the owner.
+                    as_owner=needs_owner(asked) or None,
+                )
         except ServerError as error:
             if error.code != 404:
                 raise
@@ -237,6 +262,11 @@ class Turn:
                 say("more was said than the model reads; `crabtalk`, and /new in it, begins afresh")
             return 1
         match end.stop_reason:
+            case wire.STOP_REASON_CANCELLED if self._is_stored and self._asking:
+                raise CommandError(
+                    f"{self._who} asked something that nobody could answer, and the turn was "
+                    "stopped; ask again at a terminal, with another key"
+                )
             case wire.STOP_REASON_CANCELLED:
                 say("crabtalk: the turn was stopped; what was said by then is kept")
                 return 130
@@ -263,11 +293,11 @@ def is_unattended_refusal(result: "wire.ToolResultEvent") -> bool:
 
 
 def refusal_sentence(tools: list[str]) -> str:
-    names = ", ".join(dict.fromkeys(map(one_line, tools)))
-    was = "was" if len(tools) == 1 else "were"
+    names = list(dict.fromkeys(map(one_line, tools)))
+    was = "was" if len(names) == 1 else "were"
     return (
-        f"{names} {was} not allowed: that needs an approval, and nobody is here to give it; "
-        f"`crabtalk ask {ALLOWING}` runs it without asking"
+        f"{', '.join(names)} {was} not allowed: that needs an approval, and nobody is here to give "
+        f"it; `crabtalk ask {ALLOWING}` runs it without asking"
     )
 
 

@@ -16,8 +16,7 @@ from crabtalk.component.command import Commands, HomeDirectory
 
 from . import __version__
 from .complaints import complaint
-from .modes import MODE_HELP, MODES
-from .options import no_start_option
+from .options import MODE_HELP, MODES, no_start_option
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -17,6 +17,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 AGENT = "crab"  # whom people talk to who name nobody; every home has it from its first start
 FORBIDDEN = f"{__package__}.no_start"
+# Permission modes in words, in the order of Shift+Tab. What a mode means for a call is decided by
+# the daemon.
+MODES = {
+    "ask": "reads and harmless commands run, everything else asks first",
+    "accept-edits": "file edits run too, other commands ask first",
+    "plan": "read-only: nothing is changed",
+    "auto": "everything the agent's file allows runs without asking",
+}
+RISKY = "auto"
+MODE_HELP = "What runs unasked: ask, accept-edits, plan or auto."
+NO_MODES = "this daemon has no permission modes; start a newer crabtalkd"
 
 
 def inherited(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -50,6 +61,23 @@ def home_option(command: F) -> F:
         metavar="DIR",
         callback=inherited,
         help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
+    )(command)
+
+
+def next_mode(mode: str) -> str:
+    """Of an unknown mode the next is the first."""
+    names = [*MODES]
+    return names[(names.index(mode) + 1) % len(names)] if mode in MODES else names[0]
+
+
+def mode_option(command: F) -> F:
+    """--mode, which may also stand before the command."""
+    return click.option(
+        "--mode",
+        type=click.Choice([*MODES]),
+        callback=inherited,
+        metavar="MODE",
+        help=MODE_HELP,
     )(command)
 
 

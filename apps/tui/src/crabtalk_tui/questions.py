@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ def answered(asked: "wire.AskUserEvent", who: str) -> str:
 
 def answer(question: "wire.AskQuestion", who: str) -> str:
     if is_approval(question):
-        return decide(question)
+        return answer_approval(question)
     say(f"{one_line(who)} asks: {visible(question.question, layout=True)}")
     labels = [option.label for option in question.options]
     for number, option in enumerate(question.options, 1):
@@ -48,9 +49,9 @@ def answer(question: "wire.AskQuestion", who: str) -> str:
         say(f"there is no such number; there are {len(labels)}")
 
 
-def decide(question: "wire.AskQuestion") -> str:
+def answer_approval(question: "wire.AskQuestion") -> str:
     """The answer to an approval: one of its labels, after the whole call was shown."""
-    say(approval_text(question))
+    say(approval_text(question, width=shutil.get_terminal_size().columns))
     options = approval_options(question)
     for number, (label, about) in enumerate(options, 1):
         say(f"  {number}  {one_line(label)}{f'  {one_line(about)}' if about else ''}")

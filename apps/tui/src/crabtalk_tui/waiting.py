@@ -1,6 +1,7 @@
 """Waiting: a turn that does not begin because its conversation is busy. A person is told so, once.
 
-A daemon keeps what is said as the turn begins: what is not the last thing said waits.
+A daemon puts what is said into the conversation as the turn begins: while the last message there is
+of another run, this one waits.
 """
 
 import sys
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
 SOON = 3.0  # seconds: most turns before it are over by then
-PAGE = 100  # messages; a turn before it that has more is no matter of seconds
 BEYOND = 2**62  # any message: a page from there says how many there are
 
 
@@ -28,6 +28,7 @@ class Waiting:
         self._home = home
         self._request = request
         self._is_over = not sys.stderr.isatty()
+        self._run_id = ""
         self._timer = Timer(SOON, self._look)
         self._timer.daemon = True
 
@@ -39,6 +40,10 @@ class Waiting:
     def __exit__(self, *_: object) -> None:
         self.over()
 
+    def begin(self, run_id: str) -> None:
+        """The daemon has accepted it."""
+        self._run_id = run_id
+
     def over(self) -> None:
         self._is_over = True
         self._timer.cancel()
@@ -47,22 +52,20 @@ class Waiting:
         from crabtalk.client import ConnectionClosedError, ServerError, UnexpectedReplyError
 
         with suppress(OSError, ConnectionClosedError, ServerError, UnexpectedReplyError):
-            if not self._is_last() and not self._is_over:
+            if self._is_behind() and not self._is_over:
                 say(self._sentence())
 
-    def _is_last(self) -> bool:
-        """Whether it is what the conversation was told last; the words of a skill may be."""
+    def _is_behind(self) -> bool:
+        """Whether another run goes on before it. False where the daemon does not say."""
         from crabtalk.client import connect_sync
 
-        asked = self._request
+        agent, sender = self._request.agent, self._request.sender
         with connect_sync(home=self._home, client="crabtalk") as client:
-            total = client.list_messages(asked.agent, sender=asked.sender, offset=BEYOND).total
-            start = max(0, total - PAGE)
+            total = client.list_messages(agent, sender=sender, offset=BEYOND).total
             page = client.list_messages(
-                asked.agent, sender=asked.sender, offset=start, limit=PAGE
-            ).messages
-        texts = [message.content for message in page if message.role == "user"]
-        return texts[-1:] == [asked.content] or asked.content.lstrip().startswith("/")
+                agent, sender=sender, offset=max(0, total - 1), limit=1, with_runs=True
+            )
+        return any(last.run_id not in ("", self._run_id) for last in page.messages)
 
     def _sentence(self) -> str:
         asked = self._request

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,6 @@ class Heard:
     def __init__(self) -> None:
         self.events: list[wire.StreamEvent] = []
         self.feed: list[wire.AgentEventMsg] = []
-        self.messages: list[wire.ConversationMessage] = []
         self.notices: list[tuple[str, Kind]] = []
         self.news = asyncio.Event()
 
@@ -33,10 +32,6 @@ class Heard:
 
     def followed(self, event: wire.AgentEventMsg) -> None:
         self.feed.append(event)
-        self.news.set()
-
-    def kept(self, messages: Sequence[wire.ConversationMessage]) -> None:
-        self.messages += messages
         self.news.set()
 
     def noticed(self, text: str, kind: Kind) -> None:

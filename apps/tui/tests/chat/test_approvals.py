@@ -14,6 +14,7 @@ from apps.tui.tests.asking_peer import HIDDEN, AskingPeer, approval, stranger_as
 from apps.tui.tests.chat.terminal import DOWN, ENTER, ESCAPE, Terminal, chatting
 from apps.tui.tests.peer import serving
 from crabtalk.protocol import wire
+from crabtalk_tui.approval_text import approval_text
 from crabtalk_tui.chat.form import Form, Outcome
 
 PAGE_DOWN, PAGE_UP, END = "\x1b[6~", "\x1b[5~", "\x1b[F"
@@ -105,6 +106,46 @@ def test_characters_that_a_terminal_obeys_or_hides_are_spelled_out() -> None:
     text = "\n".join(lines)
     assert "│ echo \\x1b[2J\\x1b]0;title\\x07\\u202e\\u200b\\x9b5n→" in text.replace(" tab", "")
     assert not any(character in text for character in "\x1b\x07\u202e\u200b\x9b\t")
+
+
+@pytest.mark.req("chat.approval.literal")
+@pytest.mark.parametrize("code", [0x180B, 0x180F, 0x16FE4, 0x1D159, 0xE0100, 0xFE0F, 0x2800])
+def test_characters_that_are_blank_whatever_their_category_are_spelled_out(code: int) -> None:
+    (line,) = [row for row in shown(form(approval(f"a{chr(code)}b"))) if row.startswith("│")]
+    assert line == f"│ a{ascii(chr(code))[1:-1]}b"
+
+
+FACTS = ("directory  ", "variable   ", "reason     ", "Always     ")
+
+
+@pytest.mark.req("chat.approval.whole")
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_text_of_a_call_cannot_pass_for_a_fact_by_being_wrapped(width: int) -> None:
+    """The attacker knows the width, and pads so that the next row begins with a label."""
+    pads = [("x" * (width - taken)) + "reason     you allowed it" for taken in range(24)]
+    for pad in pads:
+        question = approval(pad, cwd=pad, env={"A": pad}, always="", reason="mode ask")
+        for rows in (
+            shown(form(question), width, 60),
+            approval_text(question, "", width).split("\n"),
+        ):
+            facts = [row for row in rows if row.startswith(FACTS)]
+            assert [row[:9] for row in facts] == ["directory", "variable ", "reason   "]
+            assert facts[-1] == "reason     mode ask"
+            assert max(map(len, rows)) <= width
+
+
+@pytest.mark.req("chat.approval.read")
+def test_a_window_that_gets_wider_does_not_skip_what_was_not_read() -> None:
+    words = " ".join(f"word{number}" for number in range(400))
+    filled = form(approval(words, cwd="", always="", reason=""))
+    for _ in range(5):
+        shown(filled, 40, 15)
+        filled.press("pagedown")
+    first = next(row for row in shown(filled, 40, 15) if row.startswith("┆"))
+    wide = [row for row in shown(filled, 120, 15) if row.startswith("┆")]
+    assert first.removeprefix("┆ ").split()[1] in wide[0]
+    assert press(filled, "enter", width=120, height=15) == ""
 
 
 @pytest.mark.req("chat.approval.read")

@@ -1,15 +1,18 @@
 """Permission modes in the chat: shown, set by key and command, for one chat or the conversation."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.asking_peer import AskingPeer
+from apps.tui.tests.asking_peer import AskingPeer, approval
+from apps.tui.tests.chat.sessions import talking
 from apps.tui.tests.chat.terminal import BACKTAB, ENTER, chatting
 from apps.tui.tests.chat.test_status import shown
 from apps.tui.tests.peer import serving
+from crabtalk.protocol import BadRequestError, wire
 from crabtalk_tui.chat.status import Status
-from crabtalk_tui.modes import MODES, next_mode
+from crabtalk_tui.options import MODES, next_mode
 
 
 @pytest.mark.req("chat.mode.status")
@@ -116,3 +119,99 @@ async def test_a_daemon_without_modes_is_named_and_the_status_line_shows_none(ho
         terminal.type("/mode plan" + ENTER)
         await terminal.until_so(lambda: terminal.text.count(sentence) == 2)
         assert "mode ·" not in terminal.view
+
+
+# ── The mode that is shown is the one that holds ────────────────────────────────────────────────
+
+
+class SlowPeer(AskingPeer):
+    """Answers requests about modes when it is told to, or with an error."""
+
+    def __init__(self, *questions: wire.AskQuestion) -> None:
+        super().__init__(*questions)
+        self.may_answer = asyncio.Event()
+        self.requests: list[str] = []  # agents, as they are asked about
+        self.fails = False
+
+    async def get_agent(self, request: wire.GetAgentMsg) -> wire.AgentInfo:
+        return wire.AgentInfo(name=request.name)
+
+    async def set_mode(self, request: wire.SetModeMsg) -> wire.ModeInfo:
+        self.requests.append(request.agent)
+        await self.may_answer.wait()
+        if self.fails:
+            raise BadRequestError("not now; try again")
+        if request.agent == "twin":
+            return wire.ModeInfo(mode="auto")
+        return await super().set_mode(request)
+
+    async def until_requested(self, agent: str, count: int = 1) -> None:
+        async with asyncio.timeout(20):
+            while self.requests.count(agent) < count:
+                await asyncio.sleep(0)
+
+
+@pytest.mark.req("chat.mode.run")
+async def test_the_mode_of_a_chat_holds_when_the_daemon_does_not_say_what_changed(
+    home: Path,
+) -> None:
+    peer = SlowPeer()
+    async with serving(peer, home), talking(home, agent="crab", mode="plan") as (session, _):
+        await peer.until_followed()
+        peer.fails = True
+        peer.change_mode("auto")
+        await peer.until_requested("crab")
+        await session.say("while it is asked")
+        peer.may_answer.set()
+        await session.say("after it was refused")
+        assert (session.mode, [each.mode for each in peer.streams]) == ("plan", ["plan", "plan"])
+
+
+@pytest.mark.req("chat.mode.run")
+async def test_a_turn_runs_in_the_mode_that_is_shown_before_the_daemon_confirms_it(
+    home: Path,
+) -> None:
+    peer = SlowPeer()
+    async with serving(peer, home), talking(home, agent="crab") as (session, heard):
+        peer.mode = "auto"
+        peer.may_answer.set()
+        await heard.until(lambda: session.mode == "auto")
+        peer.may_answer.clear()
+        change = asyncio.create_task(session.set_mode("plan"))
+        await session.say("now")
+        assert (session.mode, peer.streams[0].mode) == ("plan", "plan")
+        peer.may_answer.set()
+        await change
+        await session.say("later")
+        assert not peer.streams[1].mode
+
+
+@pytest.mark.req("chat.mode.run")
+async def test_a_turn_that_keeps_a_mode_of_its_own_is_named_when_another_is_set(
+    home: Path,
+) -> None:
+    peer = SlowPeer(approval())
+    peer.may_answer.set()
+    async with serving(peer, home), talking(home, agent="crab", mode="auto") as (session, heard):
+        turn = asyncio.create_task(session.say("go"))
+        await heard.until(lambda: bool(len(session.questions)))
+        await session.set_mode("plan")
+        assert "the turn that runs keeps its mode, auto; Esc stops it" in heard.sentences
+        assert await session.reply("own-1", "Deny")
+        await turn
+        assert session.mode == "plan"
+
+
+@pytest.mark.req("chat.mode.status")
+async def test_the_mode_of_the_agent_left_is_not_shown_for_the_next_one(home: Path) -> None:
+    peer = SlowPeer()
+    async with serving(peer, home), talking(home, agent="crab") as (session, heard):
+        await peer.until_requested("crab")
+        await session.switch("twin")
+        seen: list[str] = []
+        heard.changed = lambda: seen.append(session.mode)  # type: ignore[method-assign]
+        peer.may_answer.set()
+        async with asyncio.timeout(20):
+            while session.mode != "auto":
+                await asyncio.sleep(0)
+        assert "ask" not in seen

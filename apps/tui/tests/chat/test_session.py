@@ -12,8 +12,7 @@ from apps.tui.tests.chat.sessions import Heard, holder, kept, soon, talking
 from apps.tui.tests.chat.terminal import Daemon, daemon
 from crabtalk.client import connect
 from crabtalk.protocol import wire
-from crabtalk_tui.chat.session import BEHIND, FULL, Session
-from crabtalk_tui.chat.turn import Said, Turn
+from crabtalk_tui.chat.session import BEHIND, FULL, UNKNOWN, Session
 from crabtalk_tui.complaints import CommandError
 from tests.daemon.served import PATIENCE, calling, within
 
@@ -23,6 +22,10 @@ pytestmark = pytest.mark.timeout(120)
 def asks(text: str) -> str:
     question = {"question": text, "header": "Tide", "options": ["high", "low"]}
     return calling([("ask_user", {"questions": [question]})])
+
+
+def kinds(heard: Heard) -> list[str | None]:
+    return [event.WhichOneof("event") for event in heard.events]
 
 
 async def settled(heard: Heard, session: Session) -> None:
@@ -48,8 +51,9 @@ async def test_a_turn_is_streamed_and_its_end_comes_back(tmp_path: Path) -> None
             wire.STOP_REASON_COMPLETED,
             "",
         )
-        assert [event.WhichOneof("event") for event in heard.events] == [
-            *("start", "text_start", "chunk", "chunk", "text_end", "context_usage", "end")
+        # Pieces that are there at once come as one.
+        assert [kind for kind in kinds(heard) if kind != "chunk"] == [
+            *("start", "text_start", "text_end", "context_usage", "end")
         ]
         assert not session.is_busy
         assert session.spending.total.read == said.end.usage.prompt_tokens > 0
@@ -288,43 +292,6 @@ async def test_runs_that_a_turn_set_off_are_followed_and_no_others(tmp_path: Pat
         assert kinds <= {wire.REFUSED, wire.TOOL_PROGRESS}
 
 
-# ── What became of a turn ──────────────────────────────────────────────────────────────────────
-
-
-def message(text: str, role: str = "user") -> wire.ConversationMessage:
-    return wire.ConversationMessage(role=role, content=text)
-
-
-@pytest.mark.req("chat.cut.kept")
-@pytest.mark.parametrize("is_safe", [True, False])
-@pytest.mark.parametrize(
-    ("text", "stored"),
-    [("hello", "hello"), ("/tides in June", 'in June\n\n<skill name="tides">\n…\n</skill>')],
-)
-def test_a_message_that_is_there_is_never_sent_again(text: str, stored: str, is_safe: bool) -> None:
-    answer = [message("so", "assistant")]
-    verdict = Turn(text).judged([message(stored), *answer], is_safe=is_safe)
-    assert verdict.said == Said(None)
-    assert list(verdict.answer) == answer
-
-
-@pytest.mark.req("chat.cut.unkept")
-def test_a_message_that_is_not_there_is_sent_again_only_when_that_is_certain() -> None:
-    assert Turn("hello").judged([], is_safe=True).said is None
-    # The same daemon may be about to keep it.
-    assert Turn("hello").judged([], is_safe=False).said == Said(None, "hello")
-    # What somebody else said may be what a skill made of ours.
-    others = [message("something else")]
-    assert Turn("hello").judged(others, is_safe=True).said == Said(None, "hello")
-
-
-@pytest.mark.req("chat.cut.steers")
-def test_steering_comes_back_unless_it_was_read() -> None:
-    turn = Turn("hello", steers=["left", "right"])
-    stored = [message("hello"), message("left"), message("ok", "assistant")]
-    assert turn.judged(stored, is_safe=True).said == Said(None, "right")
-
-
 # ── A daemon that goes away ────────────────────────────────────────────────────────────────────
 
 
@@ -338,11 +305,12 @@ async def test_a_turn_whose_daemon_dies_is_kept_and_not_sent_again(tmp_path: Pat
         await heard.until(lambda: session.state == "away")
         await running.start()
         said = await within(saying)
-        assert (said.end, said.unsent) == (None, "")
-        assert (heard.ends[-1].stop_reason, heard.ends[-1].error) == (0, "")
+        assert said.end is not None
+        assert said.unsent == ""
+        assert heard.ends[-1] == said.end
+        assert said.end.error.startswith("the daemon ended while the agent was answering")
         assert "the daemon went away" in heard.sentences
         assert "the daemon is back" in heard.sentences
-        assert "your message is kept and not sent again" in heard.sentences
         assert await kept(session.client) == [
             ("user", "hello"),
             ("assistant", "heard: hello"),
@@ -362,8 +330,8 @@ async def test_what_tools_had_done_before_the_daemon_died_is_told(tmp_path: Path
         await running.kill()
         await running.start()
         await within(saying)
-        assert [message.role for message in heard.messages] == ["assistant", "tool"]
-        assert "2 messages that followed it" in heard.sentences
+        assert kinds(heard).count("tool_result") == 1  # as it came the first time
+        assert heard.text == "so"
         assert [role for role, _ in await kept(session.client)] == ["user", "assistant", "tool"]
 
 
@@ -383,8 +351,9 @@ async def test_a_message_that_waited_in_line_is_kept_and_not_sent_again(tmp_path
         theirs.exception()
         await running.start()
         said = await within(saying)
-        assert said == (None, "")
-        assert "is kept and not sent again" in heard.sentences
+        assert said.unsent == ""
+        assert said.end is not None
+        assert "the daemon ended" in said.end.error
         assert await kept(session.client) == [("user", "!hang"), ("user", "me too")]
 
 
@@ -400,6 +369,9 @@ files = RunFiles.of(Path(sys.argv[1]))
 class Fragile(Server):
     async def ping(self, request):
         return None
+
+    async def hello(self, request):
+        return wire.WelcomeMsg(protocol_version=1, features=sys.argv[2:])
 
     async def list_agents(self, request):
         return wire.AgentList(agents=[wire.AgentInfo(name="crab")])
@@ -424,11 +396,11 @@ asyncio.run(main())
 """
 
 
-async def serve_again_and_again(home: Path, is_ready: asyncio.Event) -> None:
+async def serve_again_and_again(home: Path, is_ready: asyncio.Event, *features: str) -> None:
     """A daemon that keeps nothing and dies of every turn, and its next of kin."""
     while True:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", FRAGILE, home), stdout=asyncio.subprocess.PIPE
+            *(sys.executable, "-c", FRAGILE, str(home), *features), stdout=asyncio.subprocess.PIPE
         )
         assert process.stdout is not None
         try:
@@ -442,18 +414,21 @@ async def serve_again_and_again(home: Path, is_ready: asyncio.Event) -> None:
 
 
 @pytest.mark.req("chat.cut.unkept")
-async def test_a_message_that_takes_daemons_down_is_sent_twice_and_no_more(home: Path) -> None:
+@pytest.mark.parametrize(("features", "times"), [(("keys",), 3), ((), 1)])
+async def test_a_message_that_takes_daemons_down_is_sent_three_times_and_no_more(
+    home: Path, features: tuple[str, ...], times: int
+) -> None:
+    """And once to a daemon that knows no keys."""
     (home / "run").mkdir(mode=0o700, parents=True)
     is_ready = asyncio.Event()
-    serving = soon(serve_again_and_again(home, is_ready))
+    serving = soon(serve_again_and_again(home, is_ready, *features))
     try:
         await within(is_ready.wait())
         async with talking(home, start=False) as (session, heard):
             said = await within(session.say("boom "))
             assert (said.end, said.unsent) == (None, "boom ")
-            assert "it is sent again" in heard.sentences
-            assert "it is in the input again" in heard.sentences
-            assert (home / "run" / "asked").read_text() == "boom boom "
+            assert UNKNOWN in heard.sentences
+            assert (home / "run" / "asked").read_text() == "boom " * times
     finally:
         serving.cancel()
         await asyncio.wait([serving])
@@ -485,7 +460,8 @@ async def test_a_daemon_that_died_is_started_again_by_the_chat(tmp_path: Path) -
         await heard.until(lambda: heard.text == "half an")
         await running.kill()
         said = await within(saying)
-        assert said.end is None
+        assert said.end is not None
+        assert said.end.error
         assert holder(running.home) not in (before, 0)
         assert "started crabtalkd" in heard.sentences
         assert (await within(session.say("still there?"))).end is not None
@@ -556,9 +532,12 @@ async def test_a_turn_that_a_stopping_daemon_ends_is_kept_too(tmp_path: Path) ->
         await stopped(running)
         await running.start()
         said = await within(saying)
-        assert (said.end, said.unsent) == (None, "")
-        assert "your message is kept and not sent again" in heard.sentences
-        assert len(await kept(session.client)) == 1
+        assert said.end is not None
+        assert said.unsent == ""
+        assert heard.text == "half an"
+        assert [text for role, text in await kept(session.client) if role == "user"] == [
+            "!say half an\n!hang"
+        ]
 
 
 @pytest.mark.req("chat.refused")
@@ -655,6 +634,23 @@ async def test_a_chat_opens_with_the_last_of_what_was_said(tmp_path: Path) -> No
             await within(session.say(word))
         texts = [message.content for message in await session.history(3)]
         assert texts == ["heard: two", "three", "heard: three"]
+
+
+@pytest.mark.req("chat.history.failed")
+async def test_the_history_says_what_failed_and_what_was_typed(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
+        skill = running.home / "skills" / "tides"
+        skill.mkdir(parents=True)
+        (skill / "SKILL.md").write_text("---\nname: tides\ndescription: d\n---\nLook it up.\n")
+        await session.client.reload()
+        await within(session.say("/tides in June"))
+        await within(session.say(calling([("read", {"path": "nowhere"})])))
+        await within(session.say(calling([("bash", {"command": "true"})])))
+        messages = await session.history()
+        assert messages[0].said == "/tides in June"
+        assert messages[0].content.endswith("</skill>")
+        failed = [message.is_error for message in messages if message.role == "tool"]
+        assert failed == [True, False]
 
 
 @pytest.mark.req("chat.sender")

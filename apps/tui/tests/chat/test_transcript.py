@@ -324,6 +324,29 @@ def test_what_was_said_before_is_shown_as_finished() -> None:
     assert drawn.transcript.full("thinking", 80) == "Look.\n"
 
 
+@pytest.mark.req("chat.history.failed")
+def test_calls_that_failed_and_commands_that_were_typed_are_shown_as_such() -> None:
+    message = wire.ConversationMessage
+    drawn = Drawn()
+    drawn.transcript.history(
+        [
+            message(role="user", content="in June\n\n<skill>…</skill>", said="/tides in June"),
+            message(role="assistant", tool_calls=[call("bash", BASH)], run_id="r1"),
+            message(role="tool", content="no such file", is_error=True, run_id="r1", call_id="c1"),
+            message(role="assistant", tool_calls=[call("bash", BASH)], run_id="r1"),
+            message(role="tool", content="a.txt", run_id="r1", call_id="c1"),  # an id used again
+        ]
+    )
+    assert drawn.lines == [
+        "❯ /tides in June",
+        "",
+        "✗ bash(make test)",
+        "  no such file",
+        "✓ bash(make test)",
+        "  a.txt",
+    ]
+
+
 # ── Out of order ────────────────────────────────────────────────────────────────────────────────
 
 

@@ -96,3 +96,19 @@ def test_a_long_text_in_tiny_pieces_takes_no_time() -> None:
 
 def test_the_bounds_are_in_order() -> None:
     assert 0 < ENOUGH < MOST
+
+
+@pytest.mark.req("adapter.text.early")
+@given(st.lists(st.sampled_from(["a", "b\n\n", "x" * 5000, "```\n", "y\n" * 40_000]), max_size=12))
+def test_what_is_pending_and_what_was_handed_on_is_all_that_was_added(pieces: list[str]) -> None:
+    """But for the line that opens a block of code anew, which is handed on again."""
+    segment = Segment()
+    handed: list[str] = []
+    for piece in pieces:
+        handed += segment.add(piece)
+    text = "".join(pieces)
+    rest = "".join(text[len(text) - segment.pending :].split())
+    assert "".join(segment.text.split()).removeprefix("```").endswith(rest.removeprefix("```"))
+    told = "".join("".join(handed).split()).replace("```", "")
+    before = "".join(text[: len(text) - segment.pending].split()).replace("```", "")
+    assert told == before

@@ -337,10 +337,7 @@ def test_a_lost_connection_closes_the_turn_as_failed_and_what_follows_is_another
 @pytest.mark.req("adapter.user")
 def test_what_people_said_elsewhere_is_repeated_and_what_came_from_here_is_not() -> None:
     session = Session()
-    session.adapter.know("Hello")
-    session.adapter.know("left")
-    session.hear(Began("Hello"))
-    session.hear(Steered("left"))
+    session.hear(Began(""))
     session.hear(Steered("left"))
     session.hear(DONE)
     session.hear(Began("Hello"), "other")
@@ -350,6 +347,26 @@ def test_what_people_said_elsewhere_is_repeated_and_what_came_from_here_is_not()
         "turn-end completed",
         "user-text Hello",
         "turn-start",
+    ]
+
+
+@pytest.mark.req("adapter.user")
+def test_a_run_that_goes_on_after_its_end_is_another_turn() -> None:
+    session = begun()
+    session.hear(Piece("one"))
+    session.hear(DONE)
+    assert session.hear(Piece("not heard")) == []
+    session.adapter.reopen("run")
+    session.hear(Steered("and?"))
+    session.hear(Piece("two"))
+    session.hear(DONE)
+    assert session.told[-6:] == [
+        "text one",
+        "turn-end completed",
+        "turn-start",
+        "user-text and?",
+        "text two",
+        "turn-end completed",
     ]
 
 

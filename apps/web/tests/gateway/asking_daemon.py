@@ -35,7 +35,8 @@ class AskingDaemon(Server):
         self.modes: dict[tuple[str, str], str] = {}
         self.waiting: dict[str, wire.AgentEventMsg] = {}
         self.said: list[str] = []
-        self.runs = 0
+        self.features = ["keys", "attach", "records"]
+        self.records: list[wire.ConversationRecord] = []
         self._feeds: list[asyncio.Queue[wire.AgentEventMsg]] = []
         self.news = asyncio.Event()
 
@@ -49,14 +50,33 @@ class AskingDaemon(Server):
             feed.put_nowait(message)
         return message
 
+    def record(self, sender: str = "user", **record: Any) -> None:
+        """In the log of the one conversation that a gateway reads."""
+        if sender == "user":
+            position = len(self.records)
+            self.records.append(wire.ConversationRecord(position=position, **record))
+
+    def message(self, role: str, run: str, sender: str = "user", **rest: Any) -> None:
+        now = datetime.now(UTC).isoformat()
+        told = {"role": role, "run_id": run, "timestamp": now, "id": len(self.records), **rest}
+        self.record(sender, message=wire.ConversationMessage(**told))
+
+    def end(self, run: str, sender: str = "user") -> None:
+        now = datetime.now(UTC).isoformat()
+        reason = wire.STOP_REASON_COMPLETED
+        end = wire.RunEndRecord(run_id=run, timestamp=now, agent="crab", stop_reason=reason)
+        self.record(sender, run_end=end)
+        self.emit(wire.DONE, run, sender, stop_reason=reason)
+
     def begin(self, run: str, sender: str = "user") -> None:
-        self.runs += 1
+        self.message("user", run, sender, content="Do it")
         self.emit(wire.TURN_START, run, sender, content="Do it")
         self.call(run, sender)
 
     def call(self, run: str, sender: str = "user") -> None:
         """A step that calls a tool."""
         call = wire.ToolCallInfo(id=f"{run}-k", name="bash", arguments='{"command": "ls"}')
+        self.message("assistant", run, sender, tool_calls=[call])
         self.emit(wire.TOOL_START, run, sender, tool_calls=[call])
 
     def ask(
@@ -80,8 +100,8 @@ class AskingDaemon(Server):
     def finish(self, run: str, sender: str = "user", output: str = "done") -> None:
         self.emit(wire.TOOL_RESULT, run, sender, call_id=f"{run}-k", tool_output=output)
         self.emit(wire.TOOLS_COMPLETE, run, sender)
-        self.emit(wire.DONE, run, sender, stop_reason=wire.STOP_REASON_COMPLETED)
-        self.runs -= 1
+        self.message("tool", run, sender, content=output, call_id=f"{run}-k")
+        self.end(run, sender)
 
     async def replied(self, count: int = 1) -> wire.ReplyToAsk:
         async with asyncio.timeout(20):
@@ -108,9 +128,10 @@ class AskingDaemon(Server):
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
         self.said.append(request.content)
         run = f"stream-{len(self.said)}"
+        self.message("user", run, content=request.content, key=request.key)
         self.emit(wire.TURN_START, run, content=request.content)
         yield wire.StreamEvent(start=wire.StreamStart(agent=request.agent, run_id=run))
-        self.emit(wire.DONE, run, stop_reason=wire.STOP_REASON_COMPLETED)
+        self.end(run)
         yield wire.StreamEvent(end=wire.StreamEnd(agent=request.agent))
 
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
@@ -156,14 +177,21 @@ class AskingDaemon(Server):
     async def list_skills(self, request: wire.ListSkillsMsg) -> wire.SkillList:
         return wire.SkillList()
 
+    async def hello(self, request: wire.HelloMsg) -> wire.WelcomeMsg:
+        return wire.WelcomeMsg(features=self.features)
+
     async def list_messages(self, request: wire.ListMessagesMsg) -> wire.MessagePage:
         raise NotFoundError("there is no such conversation")
 
-    async def list_archives(self, request: wire.ListArchivesMsg) -> wire.ArchiveList:
-        raise NotFoundError("there is no such conversation")
+    async def list_records(self, request: wire.ListRecordsMsg) -> wire.RecordPage:
+        if not self.records:
+            raise NotFoundError("there is no such conversation")
+        found = self.records[request.position :]
+        return wire.RecordPage(records=found, next_position=len(self.records), log_id="log")
 
-    async def get_stats(self, request: wire.GetStats) -> wire.DaemonStats:
-        return wire.DaemonStats(runs=self.runs)
+    async def attach(self, request: wire.AttachMsg) -> AsyncGenerator[wire.StreamEvent, None]:
+        yield wire.StreamEvent(start=wire.StreamStart(agent=request.agent, run_id=request.run_id))
+        await asyncio.Event().wait()
 
     async def kill(self, request: wire.KillMsg) -> None:
         pass

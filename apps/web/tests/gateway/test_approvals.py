@@ -195,7 +195,6 @@ async def test_words_in_the_conversation_answer_no_approval(tmp_path: Path) -> N
 async def test_the_owner_answers_for_a_strangers_run(tmp_path: Path) -> None:
     async with asking_world(tmp_path) as w:
         session = await w.phone.session()
-        w.daemon.runs += 1
         w.daemon.call("s1", "tg:666")
         request = approval(COMMAND, requested_by="tg:666", for_owner=True)
         w.daemon.ask("s1", "a9", request, sender="tg:666")

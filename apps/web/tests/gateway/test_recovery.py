@@ -93,7 +93,7 @@ async def test_a_turn_that_was_cut_off_meanwhile_is_closed(tmp_path: Path) -> No
                 await asyncio.sleep(0.01)
         await w.start_gateway()
         envelopes = in_order(await w.phone.until_ended(session))
-        assert endings(envelopes) == ["failed"]
+        assert endings(envelopes) == ["cancelled"]
 
 
 @pytest.mark.req("gateway.missed")

@@ -328,3 +328,18 @@ def test_the_memory_has_bounds_and_forgets_no_chain() -> None:
     assert memory.judge(mark("one more", 1), "s") == "full"
     assert memory.judge(mark("chain0", 1), "s") == "old"
     assert memory.judge(mark("chain0", 2), "s") is None
+
+
+@pytest.mark.req("gateway.replay.plain")
+def test_refused_messages_of_a_chain_make_no_other_message_forgotten() -> None:
+    memory = Memory()
+    for counter in range(1, 2 * MOST_SEEN + 1):
+        memory.apply(mark("a", counter), "s")
+    plain = Mark("plain", "", None, "ios")
+    memory.apply(plain, "s")
+    for counter in range(1, MOST_SEEN + 1):  # so old that their hashes are forgotten
+        old = mark("a", counter)
+        reason = memory.judge(old, "s")
+        assert reason == "old"
+        memory.apply(Mark(old.hash, "", old.chain, "", reason), "s")
+    assert memory.judge(plain, "s") == "repeat"

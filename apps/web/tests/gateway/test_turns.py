@@ -171,7 +171,7 @@ async def test_it_may_be_said_into_the_turn_instead(tmp_path: Path) -> None:
         await w.phone.say(session, "!say steered")
         conversation = w.gateway._conversations["crab"]  # type: ignore[union-attr]
         async with asyncio.timeout(20):
-            while conversation.journal.book.unseen != ["!say steered"]:
+            while conversation.journal.book.trying or not conversation.journal.book.pending:
                 await asyncio.sleep(0.01)
         (tmp_path / "work" / "go").touch()
         envelopes = in_order(await w.phone.until_ended(session))

@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+from .bindings import GROUP
 from .errors import GatewayError
 from .pairing import LENGTH, LETTERS, Pairing, normal
-from .senders import GROUP
 from .service import Chat, Person, Update
 from .settings import Settings, allow, load_allowed
 

@@ -4,10 +4,10 @@ Nothing of a call is left out, shortened or rendered. What does not fit into one
 the next, and the buttons are under the last one.
 """
 
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from crabtalk.invisible import is_invisible
 from crabtalk.protocol import wire
 
 from .splitting import LEAST, is_boundary
@@ -24,8 +24,6 @@ WORDS = {
     "deny": DENY,
     "always": ALWAYS,
 }
-# Letters and signs that show nothing.
-BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u2800\u3164\uffa0")
 # A longer call is not shown in a chat and can only be refused there.
 MOST_SHOWN = 40_000
 # Room in each message for the lines around a part of the text.
@@ -73,24 +71,14 @@ def read_approval(request: wire.ApprovalRequest) -> Approval:
 def spell_out(text: str, kept: str = "\n\t") -> str:
     """With every character that cannot be seen, or turns text around, written as its code."""
     return "".join(
-        character if character in kept or is_visible(character) else code_of(character)
+        f"\\u{{{ord(character):04x}}}"
+        if character not in kept and is_invisible(character)
+        else character
         for character in text
     )
 
 
-def is_visible(character: str) -> bool:
-    if character == " " or "!" <= character <= "~":
-        return True
-    if character in BLANK or 0xFE00 <= ord(character) <= 0xFE0F or ord(character) >= 0xE0000:
-        return False
-    return unicodedata.category(character)[0] not in ("C", "Z")
-
-
-def code_of(character: str) -> str:
-    return f"\\u{{{ord(character):04x}}}"
-
-
-def label_of(labels: list[str], text: str) -> str:
+def match_label(labels: list[str], text: str) -> str:
     """The label that somebody typed: its number, itself, or a word for it; empty for no answer."""
     word = text.strip().rstrip(".!").casefold()
     if word.isdecimal() and len(word) < 5:
@@ -103,13 +91,13 @@ def split_literal(text: str, limit: int, measure: Measure) -> list[str]:
     """The text in parts that fit, all of it: joined, they are the text."""
     parts: list[str] = []
     while text:
-        place = part_end(text, max(LEAST, limit), measure)
+        place = find_part_end(text, max(LEAST, limit), measure)
         parts.append(text[:place])
         text = text[place:]
     return parts or [""]
 
 
-def part_end(text: str, limit: int, measure: Measure) -> int:
+def find_part_end(text: str, limit: int, measure: Measure) -> int:
     """Where the first part ends: after a line if that makes it half full, else in between."""
     low, high = 1, min(len(text), limit)
     while low < high:
@@ -127,7 +115,7 @@ def part_end(text: str, limit: int, measure: Measure) -> int:
     return whole if whole > low // 2 else low
 
 
-def pages_of(title: str, text: str, end: str, limit: int, measure: Measure) -> list[str]:
+def build_pages(title: str, text: str, end: str, limit: int, measure: Measure) -> list[str]:
     """The messages that show a text between a title and a last line.
 
     No part of the text is at the edge of a message, where services take white space away.

@@ -97,9 +97,6 @@ class Book:
         del self.items[item.id]
         self.waiting_characters -= len(item.update.text)
         self._see(item.id)
-        ask = item.ask
-        if ask is not None and ask.kind == "steer" and (turn := self.items.get(ask.turn)):
-            turn.steers[ask.text] = turn.steers.get(ask.text, 0) + 1
 
     def _see(self, key: str) -> None:
         self.seen[key] = None

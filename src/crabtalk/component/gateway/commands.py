@@ -86,11 +86,13 @@ class Commands:
         agent, sender = self._desk.agent(item.update), self._desk.sender(item.update)
         match command.name:
             case "start" | "help":
-                return self._help(item.update)
+                return self._build_help(item.update)
             case "agents":
                 return await self._agents(item.update, agent)
             case "mode":
-                return await self._mode(item.update, agent, sender, command.rest.lower())
+                return await self._show_or_set_mode(
+                    item.update, agent, sender, command.rest.lower()
+                )
             case "agent":
                 return await self._choose(item, agent, command.rest)
             case "search":
@@ -112,12 +114,12 @@ class Commands:
     def is_allowed(self, update: Update, agent: str) -> bool:
         return self._desk.bindings.is_allowed(update, agent)
 
-    def _help(self, update: Update) -> Rich:
-        return f"{HELP}\n\n{OWNER_HELP}" if self._desk.bindings.is_owner(update) else HELP
+    def _build_help(self, update: Update) -> Rich:
+        return f"{HELP}\n\n{OWNER_HELP}" if self._desk.bindings.may_set_mode(update) else HELP
 
-    async def _mode(self, update: Update, agent: str, sender: str, name: str) -> Rich:
+    async def _show_or_set_mode(self, update: Update, agent: str, sender: str, name: str) -> Rich:
         """Shows or sets the permission mode. The daemon still decides what a run may do."""
-        if not self._desk.bindings.is_owner(update):
+        if not self._desk.bindings.may_set_mode(update):
             return NOT_OWNER
         known = [mode.partition(":")[0] for mode in MODES]
         if name and name not in known:
@@ -167,8 +169,8 @@ class Commands:
         return f"This conversation is called “{title}” now."
 
     async def _fold(self, item: Item, agent: str, sender: str, name: str) -> Rich:
-        """Before the daemon is told, the journal is: whether it was folded is to be seen by how
-        many archives there are."""
+        """Writes the number of archives into the journal first: after a crash, one more means that
+        this was done."""
         offset = len(await self._desk.link.archives(agent, sender))
         ask = Ask(kind="compact", agent=agent, sender=sender, text=name, offset=offset)
         await self._desk.journal.keep(Asking(item.id, ask))

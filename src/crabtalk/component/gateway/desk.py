@@ -1,16 +1,19 @@
 """Desk: what every chat works with, and the bounds that hold for all of them."""
 
 import asyncio
+import hashlib
 from dataclasses import dataclass, field
 
-from .bindings import AgentBindings
+from .bindings import AgentBindings, build_sender
 from .files import Files
 from .journal import Journal
 from .link import Link
 from .reply import LATE_AFTER
-from .senders import build_sender
 from .service import Service, Update
 from .settings import Settings
+
+# Bytes of a key, as the protocol has it.
+LONGEST_KEY = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,14 @@ class Desk:
     def sender(self, update: Update) -> str:
         """A person, or a group as one. Raises GatewayError."""
         return build_sender(self.service.prefix, update)
+
+    def key(self, update: Update) -> str:
+        """What the daemon knows this message by, in whatever process it is sent: it is made of the
+        service's own ids."""
+        key = f"{self.service.prefix}:{update.chat.id}:{update.id}"
+        if len(key.encode()) <= LONGEST_KEY:
+            return key
+        return f"{self.service.prefix}:{hashlib.sha256(key.encode()).hexdigest()}"
 
     def agent(self, update: Update) -> str:
         """Who answers: the agent the chat has chosen, as long as the settings allow it there."""

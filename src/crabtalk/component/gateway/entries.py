@@ -19,12 +19,10 @@ class Ask(Struct, frozen=True, kw_only=True):
     sender: str
     text: str
     guest: str = ""
-    # The messages the conversation had before the turn: what was said is to be found after them.
-    # Of a compaction, the archives it had.
-    offset: int = 0
-    # How often the same was said into the same turn before.
-    nth: int = 0
-    turn: str = ""  # the update that began the turn it is said into
+    # Of a turn or a steering message: what the daemon knows it by when it is said again. Earlier
+    # releases gave none.
+    key: str = ""
+    offset: int = 0  # of a compaction: the archives the conversation had before it
     ask: str = ""  # the question it answers
 
 
@@ -115,7 +113,7 @@ class Filed(Record, frozen=True):
 
 
 class Done(Record, frozen=True):
-    """Nothing is left to do. What was said into a turn is counted there."""
+    """Nothing is left to do."""
 
     id: str
 
@@ -144,7 +142,6 @@ class Item(Struct, kw_only=True):
     closed: int = 0
     forms: dict[str, Filled] = field(default_factory=dict)
     files: dict[str, bool] = field(default_factory=dict)
-    steers: dict[str, int] = field(default_factory=dict)  # said into the turn, and how often
 
     @property
     def id(self) -> str:

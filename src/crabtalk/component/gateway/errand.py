@@ -68,10 +68,9 @@ class Errand:
 
     async def _settle(self, ask: Ask) -> str:
         """What came of a compaction that was not watched to its end."""
-        await self._desk.link.over(ask.agent, ask.sender)
-        archives = await self._desk.link.archives(ask.agent, ask.sender)
-        if len(archives) > ask.offset:
-            return folded(ask.text, archives[-1].summary)
+        archive = await self._desk.link.find_archive(ask.agent, ask.sender, ask.offset)
+        if archive is not None:
+            return folded(ask.text, archive.summary)
         return STOPPED if self._is_stopped else NOT_FOLDED.format(name=ask.text)
 
     async def _is_back(self) -> bool:

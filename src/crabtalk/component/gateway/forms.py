@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from crabtalk.protocol import wire
 
-from .approvals import DENY, Approval, Measure, label_of, pages_of, read_approval
+from .approvals import DENY, Approval, Measure, build_pages, match_label, read_approval
 from .service import PAYLOAD, Button, Rich
 
 LABEL = 48
@@ -68,12 +68,18 @@ class Form:
         """Whether it asks for a yes to tool calls."""
         return any(question.approval is not None for question in self.questions)
 
+    @property
+    def is_asking_approval(self) -> bool:
+        """Whether the question being asked is an approval."""
+        return self.current is not None and self.questions[self.current].approval is not None
+
     def is_answer(self, text: str) -> bool:
         """Whether words answer the question being asked."""
         if self.current is None:
             return False
-        question = self.questions[self.current]
-        return question.approval is None or bool(label_of(question.labels, text))
+        if not self.is_asking_approval:
+            return True
+        return bool(match_label(self.questions[self.current].labels, text))
 
     def press(self, payload: str) -> bool:
         """False for a button that is not of the question being asked."""
@@ -97,7 +103,7 @@ class Form:
             return
         question = self.questions[number]
         if question.approval is not None:
-            if label := label_of(question.labels, text):
+            if label := match_label(question.labels, text):
                 self._choose(number, label)
             return
         chosen = labels_in(question, text)
@@ -138,22 +144,29 @@ class Form:
             lines.append(self._asking(number, has_buttons=has_buttons, is_open=is_open))
         return "\n\n".join(lines)
 
-    def pages(self, number: int, limit: int, measure: Measure, *, end: str) -> list[str]:
-        """The messages that show one approval: literal text, all of the call."""
+    def approval_pages(self, number: int, limit: int, measure: Measure, *, end: str) -> list[str]:
+        """The messages that show one question of a form with approvals: literal text, all of it."""
         question = self.questions[number]
         place = f" {number + 1}/{len(self.questions)}" if len(self.questions) > 1 else ""
-        text = question.approval.text if question.approval is not None else question.question
-        return pages_of(f"Approval{place}", text, end, limit, measure)
+        if question.approval is not None:
+            return build_pages(f"Approval{place}", question.approval.text, end, limit, measure)
+        # A step that asks for approvals may ask something else as well.
+        text = "\n".join([question.question, *list_options(question)])
+        return build_pages(f"Question{place}", text, end, limit, measure)
 
     def approval_hint(self, number: int, *, has_buttons: bool) -> str:
-        labels = self.questions[number].labels
+        question = self.questions[number]
+        if question.approval is None:
+            return self._hint(question, has_buttons=has_buttons)
+        labels = question.labels
         if has_buttons:
             return f"Press {' or '.join(labels)}. You can also write yes or no."
         listed = "  ".join(f"{place}. {label}" for place, label in enumerate(labels, 1))
         return f"Send a number, or write yes or no:  {listed}"
 
     def approval_outcome(self, number: int) -> str:
-        return f"Answer: {', '.join(self.answers.get(number, [])) or 'none (closed)'}"
+        given = shortened(", ".join(self.answers.get(number, [])))
+        return f"Answer: {given or 'none (closed)'}"
 
     def _answered(self, number: int) -> str:
         question = self.questions[number]
@@ -165,11 +178,7 @@ class Form:
         place = f" ({number + 1}/{len(self.questions)})" if len(self.questions) > 1 else ""
         title = f"**{question.header}**{place}\n" if question.header else ""
         lines = [f"❓ {title}{question.question}"]
-        lines += [
-            f"{option + 1}. {label}{f': {about}' if about else ''}"
-            for option, (label, about) in enumerate(question.options)
-            if about or not has_buttons
-        ]
+        lines += list_options(question, all_of_them=not has_buttons)
         lines.append(self._hint(question, has_buttons=has_buttons) if is_open else "(closed)")
         return "\n".join(lines)
 
@@ -204,7 +213,7 @@ class Form:
 
 def question_of(asked: wire.AskQuestion) -> Question:
     if asked.HasField("approval"):
-        return approval_of(asked)
+        return build_approval_question(asked)
     options = tuple(
         (option.label, option.description)
         for option in asked.options
@@ -213,7 +222,7 @@ def question_of(asked: wire.AskQuestion) -> Question:
     return Question(asked.question, asked.header, options, asked.multi_select)
 
 
-def approval_of(asked: wire.AskQuestion) -> Question:
+def build_approval_question(asked: wire.AskQuestion) -> Question:
     """A call that cannot be shown can be denied, and nothing else."""
     approval = read_approval(asked.approval)
     labels = [option.label for option in asked.options if option.label.strip()]
@@ -221,6 +230,15 @@ def approval_of(asked: wire.AskQuestion) -> Question:
         labels = [label for label in labels if label.casefold() == DENY.casefold()]
     options = tuple((label, "") for label in labels)
     return Question(asked.question, asked.header, options, approval=approval)
+
+
+def list_options(question: Question, *, all_of_them: bool = True) -> list[str]:
+    """A numbered line for each option, or for those that have a description."""
+    return [
+        f"{number}. {label}{f': {about}' if about else ''}"
+        for number, (label, about) in enumerate(question.options, 1)
+        if about or all_of_them
+    ]
 
 
 def labels_in(question: Question, text: str) -> list[str]:

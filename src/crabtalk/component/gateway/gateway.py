@@ -15,6 +15,7 @@ from crabtalk.client import connect
 
 from .access import Access
 from .backoff import Backoff
+from .bindings import check_prefix, has_valid_ids
 from .book import Book
 from .desk import Bounds, Desk
 from .entries import Came, Done, Item, LeftOut
@@ -25,7 +26,6 @@ from .lane import Lane
 from .link import Link
 from .pairing import Pairing
 from .posting import notice
-from .senders import check_prefix, has_valid_ids
 from .service import Blocked, Chat, Person, Refused, Service, ServiceError, Update
 from .settings import Settings
 
@@ -58,7 +58,8 @@ class Gateway:
         self._service = service
         self._bounds = bounds
         self._journal = Journal(self.place / "journal", book)
-        self._link = Link(connect(home=home, client=service.name))
+        # A lost connection is heard of at once: people are told that the daemon is away.
+        self._link = Link(connect(home=home, client=service.name, reconnect_timeout=0))
         self._desk = Desk(
             self._journal,
             service,
@@ -92,12 +93,13 @@ class Gateway:
 
     async def run(self) -> None:
         """Until cancelled. Raises GatewayError when it cannot go on: a token that is refused, a
-        journal that cannot be used."""
+        journal that cannot be used, a daemon that is too old."""
         self._journal.open()
         try:
             async with asyncio.TaskGroup() as self._group:
                 for item in list(self._journal.book.items.values()):
                     self._resume(item)
+                self._group.create_task(self._link.watch_version())
                 self._group.create_task(self._listen())
                 self._group.create_task(self._take_all())
                 self._group.create_task(self._let_forget())

@@ -17,16 +17,20 @@ from .commands import NAMES, QUICK, Command, Commands, guest_in, parse
 from .desk import Desk
 from .entries import Answering, Ask, Asking, Chose, Closed, Done, Item, Unasked
 from .errand import Errand
-from .errors import BUSY, NOT_FOUND, is_away
+from .errors import NOT_FOUND, is_away
 from .posting import notice, wait_for_daemon
 from .service import Blocked
-from .told import times_said
 from .turn import Turn, with_files
 
 # Seconds until something is said again into a turn that was not ready for it.
 SOON = 0.25
 NOTHING = "Nothing is going on."
 FAILED = "⚠️ Something is wrong in this program; its log has the details."
+# What an earlier release was about to say had no key: whether it was said cannot be known.
+UPGRADED = (
+    "⚠️ This program was upgraded while it worked on your message. "
+    "If you have no answer to it, send it again."
+)
 
 log = logging.getLogger(__name__)
 
@@ -192,9 +196,13 @@ class Lane:
         self._run(item, Turn(self._desk, item, text, guest, self._news.set))
 
     async def _unsure(self, item: Item, ask: Ask) -> bool:
-        """What a crash, or the daemon's, cut off. What was said is in the conversation."""
-        if ask.kind != "answer" and self._running is not None:
+        """Goes on with what a crash, or the daemon's, cut off. What has a key is said again: the
+        daemon knows it."""
+        if not self._is_time_for(ask):
             return False
+        if ask.kind in ("turn", "steer") and not ask.key:
+            self._desk.journal.note(Unasked(item.id))
+            return await answer(self._desk, item, UPGRADED)
         refused = [
             name
             for name in (ask.agent, ask.guest)
@@ -214,11 +222,14 @@ class Lane:
                     await reply_to_ask(self._desk, ask)
                     was_said = True
                 case "steer":
-                    was_said = await self._was_steered(ask)
+                    was_said = await self._say_into_run(ask)
         except Exception as error:
             if not is_away(error):
                 raise
-            return await self._later(item)
+            if self._running is None:
+                return await self._later(item)
+            self._is_early = True
+            return False
         if was_said:
             await self._desk.journal.keep(Done(item.id))
         else:
@@ -236,11 +247,23 @@ class Lane:
         self._desk.journal.note(Unasked(item.id), Closed(item.id, 0))
         return await answer(self._desk, item, NOT_ALLOWED.format(name=name))
 
-    async def _was_steered(self, ask: Ask) -> bool:
-        link = self._desk.link
-        await link.over(ask.agent, ask.sender)
-        messages = await link.messages(ask.agent, ask.sender, ask.offset)
-        return times_said(messages, ask.text) > ask.nth
+    def _is_time_for(self, ask: Ask) -> bool:
+        """Turns and compactions wait for what runs, a steering message for the turn to be back."""
+        if ask.kind == "answer" or self._running is None:
+            return True
+        return ask.kind == "steer" and self._turn is not None and self._turn.has_begun
+
+    async def _say_into_run(self, ask: Ask) -> bool:
+        """Steers. True also when that was done before; False when nothing runs that takes it."""
+        try:
+            await self._desk.link.client.steer_session(
+                ask.agent, ask.text, sender=ask.sender, key=ask.key
+            )
+        except ServerError as error:
+            if error.code != NOT_FOUND:
+                raise
+            return False
+        return True
 
     async def _later(self, item: Item) -> bool:
         """When the daemon is back."""
@@ -258,7 +281,7 @@ class Lane:
     async def _during(self, turn: Turn, item: Item) -> bool:
         if turn.may_ask:
             self._is_early = True
-        if turn.may_ask or not turn.is_said:
+        if turn.may_ask or not turn.has_begun:
             return False
         try:
             if await self._guest(item, None) is not None:
@@ -269,7 +292,8 @@ class Lane:
         except Exception as error:
             if not is_away(error):
                 raise
-            return False  # what was about to be said is looked for when the turn is over
+            self._is_early = True  # what was about to be said is said again, with its key
+            return False
         if not is_done:  # nobody asks any more: these are words like any others
             self._news.set()
         return is_done
@@ -284,16 +308,10 @@ class Lane:
             agent=asked.agent,
             sender=asked.sender,
             text=text,
-            offset=asked.offset,
-            nth=turn.item.steers.get(text, 0),
-            turn=turn.item.id,
+            key=self._desk.key(item.update),
         )
         await journal.keep(Asking(item.id, ask))
-        try:
-            await self._desk.link.client.steer_session(ask.agent, text, sender=ask.sender)
-        except ServerError as error:
-            if error.code not in (NOT_FOUND, BUSY):
-                raise
+        if not await self._say_into_run(ask):
             journal.note(Unasked(item.id))
             self._is_early = True
             return False
@@ -326,7 +344,8 @@ class Lane:
             if not is_away(error):
                 raise
             log.info("the daemon is away, and has stopped by that: %s", error)
-            return False
+            # Unless it was not told yet: then it is when it is back, and stopped then.
+            return isinstance(what, Turn) and what.is_said and not what.has_begun
         # Of an errand nobody says when it has begun: only that it is over.
         return isinstance(what, Errand) or (what.is_said and not what.has_begun)
 
@@ -345,7 +364,7 @@ class Lane:
 def is_answer(turn: Turn, command: Command) -> bool:
     """Where an agent asks for a path, say: what is no command of ours is what it waits for."""
     form = turn.form
-    return form is not None and not form.is_approval and command.name not in NAMES
+    return form is not None and not form.is_asking_approval and command.name not in NAMES
 
 
 def is_urgent(item: Item) -> bool:

@@ -9,12 +9,14 @@ from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
 
 from .backoff import Backoff
-from .errors import NOT_FOUND, is_away
+from .errors import DAEMON_AWAY, NOT_FOUND, GatewayError, is_away
 
-# No agent can have this name. A turn for such a guest waits for those before it in the
-# conversation, and ends without a word being kept: when it is over, so are they.
-NOBODY = ":"
-PAGE = 500
+# The features of a daemon that this library cannot do without.
+FEATURES = frozenset({"keys", "attach"})
+OLD_DAEMON = (
+    "this gateway needs a daemon of the same version: the one that runs cannot tell messages that "
+    "come again; upgrade it and start it again"
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,42 +46,27 @@ class Link:
                     raise
                 log.info("the daemon is away: %s", error)
 
+    async def check_version(self) -> None:
+        """Raises GatewayError for a daemon that ignores keys, and what the client raises."""
+        if not set((await self.client.hello()).features) >= FEATURES:
+            raise GatewayError(OLD_DAEMON)
+
+    async def watch_version(self) -> None:
+        """Checks the first daemon that answers. Raises GatewayError."""
+        while True:
+            try:
+                await self.check_version()
+                return
+            except (ServerError, TimeoutError, *DAEMON_AWAY) as error:
+                log.info("the daemon's version is not known yet: %s", error)
+            await self.back()
+
     async def close(self) -> None:
         if self._asking is not None:
             self._asking.cancel()
         await self.client.__aexit__(None, None, None)
 
-    # ── What became of a turn ───────────────────────────────────────────────────────────────
-
-    async def count(self, agent: str, sender: str) -> int:
-        """How many messages a conversation has."""
-        try:
-            page = await self.client.list_messages(agent, sender=sender, limit=1)
-        except ServerError as error:
-            if error.code != NOT_FOUND:
-                raise
-            return 0
-        return page.total
-
-    async def messages(
-        self, agent: str, sender: str, offset: int
-    ) -> Sequence[wire.ConversationMessage]:
-        """All from an offset on."""
-        found: list[wire.ConversationMessage] = []
-        following: int | None = offset
-        while following is not None:
-            try:
-                page = await self.client.list_messages(
-                    agent, sender=sender, offset=following, limit=PAGE
-                )
-            except ServerError as error:
-                if error.code != NOT_FOUND:
-                    raise
-                break
-            found += page.messages
-            has_more = page.HasField("next_offset") and page.next_offset > following
-            following = page.next_offset if has_more else None
-        return found
+    # ── Compactions ─────────────────────────────────────────────────────────────────────────
 
     async def archives(self, agent: str, sender: str) -> Sequence[wire.ArchiveInfo]:
         """Of a conversation, oldest first."""
@@ -90,13 +77,25 @@ class Link:
                 raise
             return ()
 
-    async def over(self, agent: str, sender: str) -> None:
-        """Until nothing runs or waits in a conversation of all that was sent before."""
-        stream = self.client.stream(agent, "?", sender=sender, guest=NOBODY)
+    async def find_archive(self, agent: str, sender: str, count: int) -> wire.ArchiveInfo | None:
+        """The archive that a compaction made when there were `count` before it. Waits while
+        anything runs in the conversation; None when the compaction did not take place."""
+        while True:
+            is_running = await self._follow_run(agent, sender)
+            archives = await self.archives(agent, sender)
+            if len(archives) > count:
+                return archives[count]
+            if not is_running:
+                return None
+
+    async def _follow_run(self, agent: str, sender: str) -> bool:
+        """Until the run in flight is over. False when there is none."""
         try:
-            async with aclosing(stream) as events:
+            async with aclosing(self.client.attach(agent, sender=sender)) as events:
                 async for _ in events:
                     pass
         except ServerError as error:
-            if error.code != NOT_FOUND:  # an agent that is gone runs nothing
+            if error.code != NOT_FOUND:
                 raise
+            return False
+        return True

@@ -81,12 +81,14 @@ class Posting:
         if filled.asked != form.current or not filled.message:
             is_unsure = filled.asked == form.current
             await self._send_approval(form, form.current, is_unsure=is_unsure)
+        elif is_known and not form.is_asking_approval:
+            await self._mark_options(form, form.current, filled)
 
     async def _send_approval(self, form: Form, number: int, *, is_unsure: bool) -> None:
         service, chat = self._desk.service, self._item.update.chat
         has_buttons = service.limits.buttons
         hint = form.approval_hint(number, has_buttons=has_buttons)
-        pages = form.pages(number, service.limits.text, service.measure, end=hint)
+        pages = form.approval_pages(number, service.limits.text, service.measure, end=hint)
         await self._keep_approval(form, number, "")
         sent = ""
         for place, page in enumerate(pages, 1):
@@ -111,12 +113,25 @@ class Posting:
         filled = Filled(message, form.answers, sorted(form.settled), latest.is_open, number)
         await self._desk.journal.keep(Formed(self._item.id, form.ask, filled))
 
+    async def _mark_options(self, form: Form, number: int, filled: Filled) -> None:
+        """Shows which options of a question among approvals were pressed so far."""
+        service, chat = self._desk.service, self._item.update.chat
+        if not (service.limits.edits and service.limits.buttons):
+            return
+        hint = form.approval_hint(number, has_buttons=True)
+        pages = form.approval_pages(number, service.limits.text, service.measure, end=hint)
+        await patiently(
+            lambda: service.edit(
+                chat, filled.message, pages[-1], buttons=form.buttons(), is_literal=True
+            )
+        )
+
     async def _close_approval(self, form: Form, filled: Filled) -> None:
         service, chat = self._desk.service, self._item.update.chat
         if not service.limits.edits:
             return
         outcome = form.approval_outcome(filled.asked)
-        pages = form.pages(filled.asked, service.limits.text, service.measure, end=outcome)
+        pages = form.approval_pages(filled.asked, service.limits.text, service.measure, end=outcome)
         await patiently(lambda: service.edit(chat, filled.message, pages[-1], is_literal=True))
 
     # ── Files ───────────────────────────────────────────────────────────────────────────────

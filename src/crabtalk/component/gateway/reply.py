@@ -40,6 +40,7 @@ class Reply:
         self._lead = lead
         self._late_after = late_after
         self._shown = ""
+        self._is_bare = False  # the message that grows only says what is going on
         self._since = 0.0  # the service has been out of reach
         self._is_late = False
         self.not_before = 0.0  # by the loop's clock: the service wants no change earlier
@@ -61,6 +62,7 @@ class Reply:
             return
         try:
             await self._put(shown)
+            self._is_bare = not rest.strip()
             self._reached()
         except TryLater as error:
             self.not_before = now() + error.seconds
@@ -78,8 +80,16 @@ class Reply:
         while rest.strip():
             await self._finish(rest, fence)
             rest, fence = self._rest(text)
-        if self._item.message and status:
+        if self._item.message and self._is_bare and status:
             await self._finish(status, "", count=False)
+
+    def forget_unknown(self, text: Rich) -> None:
+        """Counts from the end of this text on. A daemon that was killed may have had more of it
+        sent than is known now, and what is said next would pass for a part of that."""
+        known = characters(text)
+        if self._item.closed > known:
+            self._journal.note(Closed(self._item.id, known))
+            self._shown = ""
 
     async def _finish(self, rest: str, fence: str, *, count: bool = True) -> None:
         """One message of the rest, for good. Only what is to `count` is said by that."""
@@ -104,6 +114,7 @@ class Reply:
                 await self.backoff.wait()
         self._reached()
         self._shown = ""
+        self._is_bare = False
 
     async def _put(self, text: Rich, *closed: Closed) -> None:
         """In the message there is, or in a new one. With `closed` nothing will change it again,
@@ -138,12 +149,9 @@ class Reply:
 
     def _rest(self, text: str) -> tuple[str, str]:
         """What is in no finished message, and the code block in which it begins."""
-        place, counted = 0, 0
-        while counted < self._item.closed and place < len(text):
-            counted += not text[place].isspace()
-            place += 1
-        rest = text[place:].lstrip(" \t") if place else text
-        return rest, fence_after(text[:place])
+        closed = take_characters(text, self._item.closed)
+        rest = text[len(closed) :].lstrip(" \t") if closed else text
+        return rest, fence_after(closed)
 
     def _is_long(self, text: str) -> bool:
         return self._service.measure(text) > self._limit
@@ -179,6 +187,15 @@ def whole(rest: str, fence: str) -> str:
 
 def characters(text: str) -> int:
     return sum(not character.isspace() for character in text)
+
+
+def take_characters(text: str, count: int) -> str:
+    """The beginning of a text with so many characters that are no space."""
+    place = 0
+    while count > 0 and place < len(text):
+        count -= not text[place].isspace()
+        place += 1
+    return text[:place]
 
 
 def now() -> float:

@@ -69,14 +69,14 @@ def read_settings(document: Mapping[str, Any], extra: Mapping[str, Any]) -> Sett
     for key in document:
         if key not in SHARED and key not in extra:
             raise GatewayError(f"{key} means nothing here; take it out")
-    agents = names_of(document, "agents")
+    agents = read_names(document, "agents")
     return Settings(
         token=text_of(document, "token", ""),
-        allowed_users=ids_of("allowed_users", document.get("allowed_users", [])),
-        agent=agent_of(document, agents) or AGENT,
+        allowed_users=read_ids("allowed_users", document.get("allowed_users", [])),
+        agent=read_agent(document, agents) or AGENT,
         agents=agents,
-        owners=ids_of("owners", document.get("owners", [])),
-        chats=chats_of(document.get("chats", {})),
+        owners=read_ids("owners", document.get("owners", [])),
+        chats=read_chats(document.get("chats", {})),
         base_url=text_of(document, "base_url", "").rstrip("/"),
         extra={key: same_kind(key, document.get(key, one), one) for key, one in extra.items()},
     )
@@ -89,7 +89,7 @@ def text_of(document: Mapping[str, Any], key: str, default: str) -> str:
     return value
 
 
-def ids_of(key: str, value: Any) -> tuple[str, ...]:
+def read_ids(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MOST_ALLOWED:
         raise GatewayError(f"{key} must be a list of ids, such as [12345]")
     for one in value:
@@ -98,7 +98,7 @@ def ids_of(key: str, value: Any) -> tuple[str, ...]:
     return tuple(str(one).strip() for one in value)
 
 
-def names_of(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
+def read_names(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Names of agents. A list that is there has at least one: an empty one would allow nobody."""
     if key not in document:
         return ()
@@ -109,7 +109,7 @@ def names_of(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def agent_of(document: Mapping[str, Any], agents: tuple[str, ...]) -> str:
+def read_agent(document: Mapping[str, Any], agents: tuple[str, ...]) -> str:
     """The agent that answers first; empty where nothing says so."""
     agent = text_of(document, "agent", "") or (agents[0] if agents else "")
     if agents and agent not in agents:
@@ -119,25 +119,25 @@ def agent_of(document: Mapping[str, Any], agents: tuple[str, ...]) -> str:
     return agent
 
 
-def chats_of(value: Any) -> Mapping[str, ChatSettings]:
+def read_chats(value: Any) -> Mapping[str, ChatSettings]:
     if not isinstance(value, dict) or len(value) > MOST_ALLOWED:
         raise GatewayError('chats must be tables, such as [chats."12345"]')
     found: dict[str, ChatSettings] = {}
     for chat, table in value.items():
         try:
-            found[chat.strip()] = chat_of(table)
+            found[chat.strip()] = read_chat(table)
         except GatewayError as error:
             raise GatewayError(f'[chats."{chat}"]: {error}') from None
     return found
 
 
-def chat_of(table: Any) -> ChatSettings:
+def read_chat(table: Any) -> ChatSettings:
     if not isinstance(table, dict):
         raise GatewayError('write it as a table with agents = ["guarded"]')
     if unknown := table.keys() - {"agent", "agents"}:
         raise GatewayError(f"{min(unknown)} means nothing here; take it out")
-    agents = names_of(table, "agents")
-    agent = agent_of(table, agents)
+    agents = read_names(table, "agents")
+    agent = read_agent(table, agents)
     return ChatSettings(agents or ((agent,) if agent else ()), agent)
 
 
@@ -188,4 +188,4 @@ def load_allowed(path: Path) -> tuple[str, ...]:
         return ()
     except (OSError, ValueError) as error:
         raise GatewayError(f"cannot read {path}: {error}; correct it, or move it away") from None
-    return ids_of("allowed_users", document.get("allowed_users", []))
+    return read_ids("allowed_users", document.get("allowed_users", []))

@@ -1,11 +1,13 @@
 """Turn: one update that an agent answers, from the journal to the last message of the answer.
 
 One task talks to the daemon and never waits for the chat service, so that no stream is lost to a
-slow one; another, Writing, tells the chat. The turn is detached, so it goes on when this process
-dies; the next one finds out what became of it, from the conversation itself.
+slow one; another, Writing, tells the chat. The turn has a key and is detached: it goes on when this
+process dies, and the next process says it again with the same key and follows the same run from its
+first event. The journal has what the chat was sent of it.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from contextlib import aclosing, suppress
@@ -18,14 +20,14 @@ from crabtalk.protocol import wire
 
 from .backoff import Backoff
 from .desk import Desk, spoken
-from .entries import Ask, Asking, Done, Formed, Item, Unasked
-from .errors import BUSY, is_away
+from .entries import Ask, Asking, Done, Formed, Item
+from .errors import BUSY, GatewayError, is_away
 from .forms import Form, restored
 from .posting import tell_back, wait_for_daemon
 from .service import Away, Blocked, ServiceError, TryLater, Update
-from .told import Told, is_send_file, path_in, told
 from .writing import NO_ANSWER, Writing
 
+SEND_FILE = "send_file"
 INTERRUPTED = "(The daemon stopped while it worked on this. Write something, and it goes on.)"
 STOPPED = "(stopped)"
 NOTES = {
@@ -51,7 +53,6 @@ class Turn:
         self._desk = desk
         self.item = item
         self._words = text
-        self._before = item.ask  # as an earlier process was about to say it
         self._guest = item.ask.guest if item.ask is not None else guest
         self._changed = changed
         self.sender = item.ask.sender if item.ask is not None else desk.sender(item.update)
@@ -59,20 +60,22 @@ class Turn:
         self.writing = Writing(desk, item, self.sender, self._guest)
         self._talking: asyncio.Future[str] | None = None
         self._is_stopped = False
-        self._is_settling = False
         self.form: Form | None = None
-        self.has_begun = False  # the daemon has said so
+        self._asked: set[str] = set()  # questions that this stream has brought
+        self.has_begun = False  # the daemon has said so, and the stream goes on
+        self._was_cut_off = False  # the daemon went away in the middle of it
 
     @property
     def is_said(self) -> bool:
-        """Whether the daemon was told, so that more can be said into it."""
+        """Whether the daemon may have been told."""
         return self.item.ask is not None
 
     @property
     def may_ask(self) -> bool:
-        """Whether there is a question from before a restart that the daemon has yet to repeat."""
-        is_open = any(filled.is_open for filled in self.item.forms.values())
-        return self._is_settling and self.form is None and is_open
+        """Whether there is a question from before a restart that the stream has yet to repeat."""
+        return self.form is None and any(
+            filled.is_open and ask not in self._asked for ask, filled in self.item.forms.items()
+        )
 
     async def run(self) -> None:
         """Until the answer is with its person, and the update done. Cancelled, the journal knows
@@ -117,43 +120,40 @@ class Turn:
             try:
                 async with self._desk.turns:
                     return await self._attempt()
+            except GatewayError as error:
+                log.error("a message is not answered: %s", error)  # noqa: TRY400
+                return f"⚠️ {error}"
             except ServerError as error:
                 if error.code != BUSY:
                     return f"⚠️ {error.message}"
             except Exception as error:
                 if not is_away(error):
                     raise
+            self._was_cut_off = self._was_cut_off or self.has_begun
+            self.has_begun = False
             self.writing.run_calls({})
             await wait_for_daemon(self._desk, self.item.update.chat)
 
     async def _attempt(self) -> str:
-        if self.is_said:  # perhaps
-            found = await self._settle()
-            await tell_back(self._desk, self.item.update.chat)
-            if found.was_said:
-                return self._tell(found)
-            self._desk.journal.note(Unasked(self.item.id))
-        await self._ask()
+        """Says it, or says it again with the same key and follows the run that it has already."""
+        await self._desk.link.check_version()
+        if not self.is_said:
+            await self._note_ask()
         await tell_back(self._desk, self.item.update.chat)
         return await self._follow()
 
-    async def _ask(self) -> None:
-        """Before the daemon is told, the journal is."""
-        text = self._before.text if self._before is not None else await self._text()
-        offset = await self._desk.link.count(self.agent, self.sender)
+    async def _note_ask(self) -> None:
+        """Writes what is about to be said into the journal: with one key it is always the same."""
+        update = self.item.update
         ask = Ask(
             kind="turn",
             agent=self.agent,
             sender=self.sender,
-            text=text,
+            text=await with_files(self._desk, update, self._words, self.sender),
             guest=self._guest,
-            offset=offset,
+            key=self._desk.key(update),
         )
         await self._desk.journal.keep(Asking(self.item.id, ask))
-        self._before = ask
-
-    async def _text(self) -> str:
-        return await with_files(self._desk, self.item.update, self._words, self.sender)
 
     async def _follow(self) -> str:
         ask = self.item.ask
@@ -166,26 +166,21 @@ class Turn:
             guest=ask.guest or None,
             cwd=str(directory),
             detach=True,
+            key=ask.key,
         )
-        try:
-            async with aclosing(stream) as events:
-                async for event in events:
-                    if isinstance(event, wire.StreamEnd):
-                        self._settled()
-                        return ending(event)
-                    self._hear(event)
-        except ServerError as error:
-            if not self.has_begun and error.code == BUSY:
-                self._desk.journal.note(Unasked(self.item.id))
-            raise
+        async with aclosing(stream) as events:
+            async for event in events:
+                if isinstance(event, wire.StreamEnd):
+                    self._close_forms()
+                    return ending(event, was_cut_off=self._was_cut_off)
+                self._hear(event)
         raise ConnectionError("the stream ended without an end")
 
     def _hear(self, event: Event) -> None:
         writing = self.writing
         match event:
             case wire.StreamStart():
-                self.has_begun = True
-                self._changed()
+                self._begin()
             case wire.TextStartEvent():
                 writing.begin_paragraph()
             case wire.StreamChunk():
@@ -196,31 +191,45 @@ class Turn:
                     writing.close_part()
             case wire.ToolResultEvent():
                 name, arguments = writing.calls.pop(event.call_id, ("", ""))
-                if is_send_file(name) and not event.is_error:
+                if event.is_error:
+                    writing.fail_call(event.call_id)
+                elif is_send_file(name):
                     writing.send_file(event.call_id, path_in(arguments))
             case wire.AskUserEvent():
-                self._asked(event)
+                self._ask(event)
             case wire.ToolsCompleteEvent():
                 writing.run_calls({})
-                self._settled()
+                self._close_form()
             case wire.UserSteeredEvent():
                 writing.close_above()
             case _:
                 pass
 
-    def _asked(self, event: wire.AskUserEvent) -> None:
+    def _begin(self) -> None:
+        """What follows is all of the run. Questions in it are repeated, those that were answered
+        as well."""
+        self.has_begun = True
+        self.form = None
+        self._asked.clear()
+        self.writing.begin_again()
+        self._changed()
+
+    def _ask(self, event: wire.AskUserEvent) -> None:
         if not is_for_chat(event):
             return
+        self._asked.add(event.ask_id)
         if self.form is not None and self.form.ask == event.ask_id:
             return
-        self.form = Form.of(event)
         filled = self.item.forms.get(event.ask_id)
+        if filled is not None and not filled.is_open:
+            return  # it was answered
+        self.form = Form.of(event)
         if filled is not None:
             restored(self.form, filled.answers, filled.settled)
         self.writing.show(self.form)
         self._changed()
 
-    def _settled(self) -> None:
+    def _close_form(self) -> None:
         """Nobody waits for an answer any more, whoever gave one."""
         if self.form is not None:
             self.writing.show(self.form, is_open=False)
@@ -229,53 +238,28 @@ class Turn:
 
     def forget(self, form: Form) -> None:
         """It is answered, or nobody waits for it any more."""
-        filled = self.item.forms.get(form.ask)
-        if filled is not None:
-            closed = msgspec.structs.replace(filled, is_open=False)
-            self._desk.journal.note(Formed(self.item.id, form.ask, closed))
+        self._note_closed(form.ask)
         self.form = None
 
-    # ── What became of it ───────────────────────────────────────────────────────────────────
+    def _note_closed(self, ask: str) -> None:
+        filled = self.item.forms.get(ask)
+        if filled is not None and filled.is_open:
+            closed = msgspec.structs.replace(filled, is_open=False)
+            self._desk.journal.note(Formed(self.item.id, ask, closed))
 
-    async def _settle(self) -> Told:
-        """What a turn came to that was not watched to its end, when it is at its end."""
-        ask = self.item.ask
-        assert ask is not None  # noqa: S101 - only what was asked is unsure
-        watching = asyncio.ensure_future(self._watch(ask))
-        self.has_begun = self._is_settling = True
-        try:
-            await self._desk.link.over(ask.agent, ask.sender)
-        finally:
-            self._is_settling = False
-            watching.cancel()
-            await asyncio.wait([watching])
-        self._settled()
-        return told(await self._desk.link.messages(ask.agent, ask.sender, ask.offset))
-
-    async def _watch(self, ask: Ask) -> None:
-        """What is asked meanwhile."""
-        feed = self._desk.link.client.subscribe_events(
-            agent=ask.agent, sender=ask.sender, all_kinds=True
-        )
-        with suppress(Exception):  # whoever waits for the turn finds out what is wrong
-            async with aclosing(feed) as events:
-                async for event in events:
-                    if event.kind == wire.ASK_USER:
-                        self._asked(event.ask)
-                    elif event.kind in (wire.TOOLS_COMPLETE, wire.DONE):
-                        self._settled()
-
-    def _tell(self, found: Told) -> str:
-        self.writing.replace(found.text)
-        for call, path in found.files:
-            self.writing.send_file(call, path)
-        return "" if found.is_complete else INTERRUPTED
+    def _close_forms(self) -> None:
+        """The run is over: also those are closed that a stream from the log does not repeat."""
+        self._close_form()
+        for ask in list(self.item.forms):
+            self._note_closed(ask)
 
 
-def ending(end: wire.StreamEnd) -> str:
-    """What is to be said of how it ended, if anything."""
+def ending(end: wire.StreamEnd, *, was_cut_off: bool = False) -> str:
+    """What is to be said of how it ended, if anything. A daemon that stops cancels its runs."""
     if end.error:
         return f"⚠️ {end.error}"
+    if was_cut_off and end.stop_reason == wire.STOP_REASON_CANCELLED:
+        return INTERRUPTED
     if end.stop_reason == wire.STOP_REASON_NO_ACTION:
         return NO_ANSWER
     return NOTES.get(end.stop_reason, "")
@@ -288,6 +272,20 @@ def is_for_chat(event: wire.AskUserEvent) -> bool:
     return not approvals or (
         bool(event.ask_id) and not any(approval.for_owner for approval in approvals)
     )
+
+
+def is_send_file(name: str) -> bool:
+    """Also as a tool of a server is called: `server__send_file`."""
+    return name == SEND_FILE or name.endswith(f"__{SEND_FILE}")
+
+
+def path_in(arguments: str) -> str:
+    try:
+        found = json.loads(arguments or "{}")
+    except ValueError:
+        return ""
+    path = found.get("path") if isinstance(found, dict) else None
+    return path if isinstance(path, str) else ""
 
 
 async def with_files(desk: Desk, update: Update, words: str, sender: str) -> str:

@@ -17,7 +17,7 @@ from .desk import Desk
 from .entries import Filled, Formed, Item
 from .forms import Form
 from .posting import Posting
-from .reply import Reply, characters, now
+from .reply import Reply, characters, now, take_characters
 from .service import ServiceError
 
 NO_ANSWER = "(no answer)"
@@ -27,15 +27,15 @@ STATUS = 120
 LABEL = 48
 # The question itself is shown.
 ASK_USER = "ask_user"
-# Before calls that were not carried out yet.
-WAITING = "⏳"
+# Before calls that were not carried out yet, that were, and that failed.
+WAITING, DONE, FAILED = "⏳", "✓", "✗"
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
     """What was said so far is complete; what follows is said below it."""
 
-    length: int
+    count: int  # characters that are no space
     status: str
 
 
@@ -74,15 +74,33 @@ class Writing:
         )
         self._posting = Posting(desk, item)
         self._text = ""
+        self._earlier = ""  # what an earlier stream of the same run had said
         self._is_apart = False  # the next words begin a paragraph
         self._deeds: deque[Deed] = deque()
         self._news = asyncio.Event()
         self._first = 0.0  # by the loop's clock: nothing is shown earlier
         self.calls: dict[str, tuple[str, str]] = {}  # running: name and arguments
-        self._labels = ""  # of those that run, or ran last
+        self._labels: dict[str, str] = {}  # of those that run, or ran last
+        self._failed: set[str] = set()  # of these calls
         self.is_asking = False
 
     # ── What there is to write ──────────────────────────────────────────────────────────────
+
+    def begin_again(self) -> None:
+        """The run is told from its first event on. What was shown of it stays, and so does what is
+        queued: doing it a second time changes nothing."""
+        self._earlier = self._whole_text()
+        self._text = ""
+        self._is_apart = False
+        self.run_calls({})
+
+    def _whole_text(self) -> str:
+        """The text so far. A run that the daemon's death cut off may have shown more than the log
+        has of it."""
+        if not self._earlier or characters(self._text) >= characters(self._earlier):
+            self._earlier = ""
+            return self._text
+        return self._earlier
 
     def add(self, words: str) -> None:
         if self._is_apart and self._text:
@@ -95,19 +113,29 @@ class Writing:
     def begin_paragraph(self) -> None:
         self._is_apart = True
 
-    def replace(self, text: str) -> None:
-        """With what the conversation has, unless more was seen than that."""
-        if characters(text) > characters(self._text):
-            self._text = text
-
     def run_calls(self, calls: dict[str, tuple[str, str]]) -> None:
         self.calls = calls
-        shown = [label(*call) for call in calls.values() if call[0] != ASK_USER]
-        self._labels = shortened(", ".join(shown), STATUS) or self._labels
+        labels = {key: label(*call) for key, call in calls.items() if call[0] != ASK_USER}
+        if labels:
+            self._labels, self._failed = labels, set()
         self._news.set()
 
-    def close(self, sign: str = "✓") -> None:
-        self._do(Close(len(self._text), f"{sign} {self._labels}" if self._labels else ""))
+    def fail_call(self, call: str) -> None:
+        """A call failed: its result says so itself."""
+        self._failed.add(call)
+        self._news.set()
+
+    def close(self, sign: str = DONE) -> None:
+        self._do(Close(characters(self._text), self._result(sign)))
+
+    def _result(self, sign: str) -> str:
+        """One line of what was done, and of what failed."""
+        groups = (
+            (sign, [shown for key, shown in self._labels.items() if key not in self._failed]),
+            (FAILED, [shown for key, shown in self._labels.items() if key in self._failed]),
+        )
+        lines = (f"{mark} {', '.join(shown)}" for mark, shown in groups if shown)
+        return shortened(" ".join(lines), STATUS)
 
     def close_part(self) -> None:
         """What is complete is shown: where nothing grows, and parts are wanted."""
@@ -129,7 +157,7 @@ class Writing:
     def show(self, form: Form, *, is_open: bool = True) -> None:
         self.is_asking = is_open and not form.is_complete
         if self.is_asking:
-            self.close(WAITING if form.is_approval else "✓")
+            self.close(WAITING if form.is_approval else DONE)
         self._do(Show(form, is_open))
 
     def filled(self, form: Form) -> Formed:
@@ -178,32 +206,34 @@ class Writing:
         # The clock is looked at once: what is due between two looks would be seen by neither.
         if (wait := due - now()) > 0:
             return wait
-        await self._reply.show(self._text, self._status())
+        await self._reply.show(self._whole_text(), self._status())
         later = max(self._first, self._reply.not_before)
         return max(0.0, later - now()) if later > due else None
 
     async def _carry_out(self, deed: Deed) -> None:
         match deed:
-            case Close(length=length, status=status):
-                await self._reply.close(self._text[:length], status)
+            case Close(count=count, status=status):
+                await self._reply.close(take_characters(self._whole_text(), count), status)
             case Show(form=form, is_open=is_open):
                 await self._posting.form(form, is_open=is_open)
             case SendFile(call=call, path=path):
                 await self._posting.file(call, path, self._sender)
             case End(note=note):
+                if note:
+                    self._reply.forget_unknown(self._whole_text())
                 await self._reply.close(self._whole(note))
 
     def _whole(self, note: str) -> str:
-        text = "\n\n".join(filter(None, (self._text.rstrip(), note)))
+        text = "\n\n".join(filter(None, (self._whole_text().rstrip(), note)))
         if not text and not self._item.closed and not self._item.files:
             return NO_ANSWER
         return text
 
     def _status(self) -> str:
-        """One line of what it is doing."""
-        return (
-            f"⚙ {self._labels}" if any(name != ASK_USER for name, _ in self.calls.values()) else ""
-        )
+        """One line of what it is doing, or of what has just failed."""
+        if any(name != ASK_USER for name, _ in self.calls.values()):
+            return shortened(f"⚙ {', '.join(self._labels.values())}", STATUS)
+        return self._result(DONE) if self._failed else ""
 
     async def typing(self) -> None:
         """Until cancelled. Whoever is asked something waits for nobody."""

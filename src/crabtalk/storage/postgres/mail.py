@@ -98,14 +98,16 @@ class Mail:
         """All daemons, at once, something short."""
         await self._database.change("SELECT pg_notify($1, $2)", self._channel, notice)
 
-    async def ask(self, recipient: UUID, kind: str, body: bytes) -> bytes:
+    async def ask(
+        self, recipient: UUID, kind: str, body: bytes, *, seconds: float = ANSWER_SECONDS
+    ) -> bytes:
         """Raises RefusedError, StorageError, and StorageUnavailableError without an answer."""
         number = uuid4().hex
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
             await self.post(recipient, f"{ASK}{number} {kind}", body)
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await answer
         except TimeoutError:
             raise StorageUnavailableError(

@@ -13,19 +13,17 @@ FOLLOWED = 1000
 
 CONVERSATION = f"SELECT id, last_seq, marker_seq, {COLUMNS} FROM conversations WHERE key = $1"
 OF_HANDLE = "SELECT id, last_seq, agent, sender, created_at FROM conversations WHERE handle = $1"
+OF_PAIR = "SELECT id, last_seq, agent, sender, created_at FROM conversations WHERE key = $1"
 SINCE_MARKER = """
 SELECT body FROM entries WHERE conversation = $1 AND seq >= $2 ORDER BY seq
 """
 APPEND = """
-SELECT * FROM crabtalk_append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
-"""
-APPEND_ACCEPTED = """
-SELECT * FROM crabtalk_append_accepted(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+SELECT * FROM crabtalk_append_runs(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 """
 ACCEPT = """
-INSERT INTO accepted (run, steer, key, agent, sender, daemon, body)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO accepted (run, steer, key, agent, sender, daemon, body, message_key)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 """
 WITHDRAW = """
 DELETE FROM accepted a USING unnest($1::text[], $2::bigint[]) AS given (run, steer)
@@ -45,6 +43,15 @@ SELECT DISTINCT agent, sender FROM accepted a WHERE a.run = ANY($1::text[]) OR N
 # Enough to find the ends of runs that were in flight lately.
 LATE_EVENTS = """
 SELECT body FROM entries WHERE conversation = $1 AND kind = 'event' ORDER BY seq DESC LIMIT 50
+"""
+RUN = """
+SELECT e.body FROM conversations c JOIN entries e ON e.conversation = c.id
+WHERE c.key = $1 AND e.run = $2 ORDER BY e.seq
+"""
+RUN_OF_KEY = """
+SELECT e.body FROM conversations c JOIN message_keys k ON k.conversation = c.id
+JOIN entries e ON e.conversation = k.conversation AND e.run = k.run
+WHERE c.key = $1 AND k.key = $2 ORDER BY e.seq
 """
 META = f"""
 SELECT {COLUMNS}, (SELECT body FROM entries WHERE conversation = id AND seq = marker_seq) AS marker
@@ -89,6 +96,16 @@ WHERE l.key = $1 AND l.fence = $2 AND c.last_seq > l.since
 OWNER = """
 SELECT owner FROM leases WHERE key = $1 AND owner <> $2 AND expires_at > clock_timestamp()
 """
+# Other daemons that live and may have a run: the one that has the turn, and those where one waits
+# that has this id or this key.
+HOLDERS = """
+SELECT owner AS daemon, run, true AS is_in_flight FROM leases
+WHERE key = $1 AND owner <> $2 AND expires_at > clock_timestamp()
+UNION ALL
+SELECT a.daemon, a.run, false FROM accepted a
+JOIN daemons d ON d.id = a.daemon AND d.expires_at > clock_timestamp()
+WHERE a.key = $1 AND a.daemon <> $2 AND a.steer = 0 AND (a.run = $3 OR a.message_key = $4)
+"""
 WANT = "INSERT INTO interests (daemon, agent, sender) VALUES ($1, $2, $3)"
 WANTED = """
 UPDATE revisions SET number = number + 1 WHERE what = 'interests'
@@ -117,6 +134,17 @@ SELECT seq, body FROM (
         row_number() OVER (ORDER BY seq) AS place
     FROM (
         SELECT seq, kind, body FROM entries
+        WHERE conversation = $1 AND seq > $2 AND seq <= $3 ORDER BY seq LIMIT {FOLLOWED}
+    ) AS few
+) AS followed WHERE place = 1 OR size <= $4 ORDER BY seq
+"""
+# All of it, traces included.
+READ_RECORDS = f"""
+SELECT seq, body FROM (
+    SELECT seq, body, sum(octet_length(body)) OVER (ORDER BY seq) AS size,
+        row_number() OVER (ORDER BY seq) AS place
+    FROM (
+        SELECT seq, body FROM entries
         WHERE conversation = $1 AND seq > $2 AND seq <= $3 ORDER BY seq LIMIT {FOLLOWED}
     ) AS few
 ) AS followed WHERE place = 1 OR size <= $4 ORDER BY seq

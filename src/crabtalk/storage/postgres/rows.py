@@ -62,7 +62,7 @@ class Patch(msgspec.Struct):
 
 
 def values_of(records: Sequence[Record]) -> tuple[Any, ...]:
-    """The last arguments of crabtalk_append: the patch, then the entries column by column."""
+    """Arguments of crabtalk_append_runs: the patch, then the entries column by column."""
     patch = Patch()
     for place, record in enumerate(records, 1):
         patch.add(place, record)
@@ -76,7 +76,22 @@ def values_of(records: Sequence[Record]) -> tuple[Any, ...]:
         [record.id if isinstance(record, MessageRecord) else None for record in records],
         [KINDS[type(record)] for record in records],
         [encode_line(record)[:-1].decode() for record in records],
+        [run_of(record) for record in records],
+        [key_of_message(record) for record in records],
     )
+
+
+def run_of(record: Record) -> str | None:
+    """The id of the run it belongs to, as a column holds it."""
+    if isinstance(record, MessageRecord | EventRecord) and record.run:
+        return column(record.run)
+    return None
+
+
+def key_of_message(record: Record) -> str | None:
+    if isinstance(record, MessageRecord) and record.key and record.run:
+        return column(record.key)
+    return None
 
 
 def body_of(entry: Accepted) -> str:

@@ -11,6 +11,7 @@ from crabtalk.storage.errors import StorageError
 
 from .database import Database
 from .memories import TABLES as MEMORIES
+from .message_keys import TABLES as MESSAGE_KEYS
 
 log = logging.getLogger(__name__)
 
@@ -329,6 +330,7 @@ MIGRATIONS = (
     "".join([CONVERSATIONS, AGENTS, FLEET, MEMORIES, ENTER, LEAVE, APPEND]),
     "".join([ACCEPTED, APPEND_ACCEPTED]),
     PERMISSIONS,
+    MESSAGE_KEYS,
 )
 
 

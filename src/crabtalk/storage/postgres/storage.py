@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 from weakref import WeakValueDictionary
 
@@ -21,6 +21,7 @@ from crabtalk.storage.acceptance import (
     closed_runs,
     closing_records,
     current_time,
+    find_used_keys,
     settled_keys,
 )
 from crabtalk.storage.agent import Agent
@@ -62,6 +63,14 @@ TORN = "the database could not be reached"
 ATTEMPTS = 8
 # Conversations with accepted texts of dead daemons that are looked after in one go.
 RECOVERED = 1000
+
+
+class Holder(NamedTuple):
+    """A daemon, and the run it has in flight or in line."""
+
+    daemon: UUID
+    run: str
+    is_in_flight: bool
 
 
 class PostgresStorage:
@@ -129,6 +138,15 @@ class PostgresStorage:
     def claim(self, pair: Pair, run: str = "", *, first: bool = False) -> Claim:
         return self.claims.claim(pair, run, first=first)
 
+    async def find_holders(self, pair: Pair, *, run: str = "", key: str = "") -> list[Holder]:
+        """Other daemons that may have a run: who has the turn comes first."""
+        await self.open()
+        rows = await self.database.fetch(
+            queries.HOLDERS, key_of(pair), self.id, run or None, column(key) if key else None
+        )
+        found = [Holder(row["daemon"], row["run"], row["is_in_flight"]) for row in rows]
+        return sorted(found, key=lambda holder: not holder.is_in_flight)
+
     async def owner(self, pair: Pair) -> UUID | None:
         """Which other daemon has the turn."""
         await self.open()
@@ -185,7 +203,9 @@ class PostgresStorage:
         values = (entry.run, entry.steer, key_of(entry.pair), column(agent), column(sender))
         self._accepted.add(entry.key)
         try:
-            await self.database.change(queries.ACCEPT, *values, self.id, body_of(entry))
+            message_key = column(entry.message_key) if entry.message_key else None
+            body = body_of(entry)
+            await self.database.change(queries.ACCEPT, *values, self.id, body, message_key)
         except BaseException:
             self._accepted.discard(entry.key)
             raise
@@ -207,10 +227,15 @@ class PostgresStorage:
         return [pair_of(row) for row in rows]
 
     async def _orphans(self, pair: Pair) -> list[Accepted]:
-        """Accepted texts of a conversation that no run will append any more."""
+        """Accepted texts of a conversation that no run will append any more.
+
+        A daemon that slept is taken for dead, by itself too, until it is heard of again: what its
+        own runs will append is no orphan to it.
+        """
         runs = [run for run, of in self._abandoned.items() if of == pair]
         rows = await self.database.fetch(queries.ORPHANS, key_of(pair), runs)
-        return entries_of(row["body"] for row in rows)
+        entries = entries_of(row["body"] for row in rows)
+        return [entry for entry in entries if entry.key not in self._accepted]
 
     async def _settle(
         self, lease: Lease, entries: Sequence[Accepted], end: EventRecord | None = None
@@ -220,7 +245,10 @@ class PostgresStorage:
         late = await self.database.fetch(queries.LATE_EVENTS, row["id"]) if row is not None else []
         meta = meta_of(row) if row is not None else None
         closed = closed_runs(records_of(event["body"] for event in late))
-        records = closing_records(lease.pair, meta, entries, closed=closed, end=end)
+        used_keys = await find_used_keys(self, lease.pair, entries)
+        records = closing_records(
+            lease.pair, meta, entries, used_keys=used_keys, closed=closed, end=end
+        )
         keys = [entry.key for entry in entries]
         await self._append(lease, records, create=meta is None, settling=keys)
         for entry in entries:
@@ -269,14 +297,12 @@ class PostgresStorage:
     ) -> None:
         agent, sender = lease.pair
         keys = settling or [key for key in settled_keys(records) if key in self._accepted]
-        statement = queries.APPEND_ACCEPTED if keys else queries.APPEND
-        values = values_of(records)
-        if keys:
-            values += ([key.run for key in keys], [key.steer for key in keys])
+        settled = ([key.run for key in keys], [key.steer for key in keys])
+        values = (*values_of(records), *settled)
         for attempt in range(1, ATTEMPTS + 1):
             row = (
                 await self.database.change(
-                    statement,
+                    queries.APPEND,
                     lease.key,
                     lease.fence,
                     log_name(lease.pair, attempt),
@@ -298,10 +324,16 @@ class PostgresStorage:
                 f"another daemon has closed this message of {agent[:80]} with {sender[:80]} as "
                 "interrupted, since this one was away; say it again"
             )
+        if row["refusal"] == "used":
+            raise StorageError(
+                f"the conversation of {agent[:80]} with {sender[:80]} has a message with this key "
+                "already; attach to its run, or say it with another key"
+            )
         if row["refusal"]:
             state = "gone" if row["refusal"] == "gone" else "there already"
             raise StorageError(f"the conversation of {agent[:80]} with {sender[:80]} is {state}")
-        self._accepted.difference_update(keys)
+        if not settling:
+            self._accepted.difference_update(keys)
         lease.stamp = (row["conversation"], row["last_seq"])
 
     async def meta(self, pair: Pair) -> Meta | None:
@@ -324,6 +356,14 @@ class PostgresStorage:
         total = row["message_count"]
         following = messages[-1].id + 1 if messages else total
         return Page(messages, total, following if following < total else None)
+
+    async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]:
+        await self.open()
+        if not run and not key:
+            return []
+        statement, value = (queries.RUN_OF_KEY, key) if key else (queries.RUN, run)
+        entries = await self.database.fetch(statement, key_of(pair), column(value))
+        return records_of(entry["body"] for entry in entries)
 
     async def archives(self, pair: Pair) -> list[Archive] | None:
         await self.open()
@@ -395,11 +435,22 @@ class PostgresStorage:
             return None
         await self.open()
         row = await self.database.fetch_row(queries.OF_HANDLE, handle)
+        return await self._read_on(queries.FOLLOW, row, position, limit)
+
+    async def read_records(self, pair: Pair, position: int, limit: int) -> Followed | None:
+        await self.open()
+        row = await self.database.fetch_row(queries.OF_PAIR, key_of(pair))
+        return await self._read_on(queries.READ_RECORDS, row, position, limit)
+
+    async def _read_on(
+        self, statement: str, row: Any, position: int, limit: int
+    ) -> Followed | None:
+        """The records after a position of the conversation in this row."""
         if row is None:
             return None
         last = row["last_seq"]
         start = position if 0 <= position <= last else 0
-        entries = await self.database.fetch(queries.FOLLOW, row["id"], start, last, limit)
+        entries = await self.database.fetch(statement, row["id"], start, last, limit)
         reached = entries[-1]["seq"] if entries else start
         placed = tuple(
             (entry["seq"] - 1, record)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from crabtalk.component.command import one_line
 from crabtalk.protocol import wire
-from crabtalk_tui.modes import MODES
 from crabtalk_tui.moments import day, local
+from crabtalk_tui.options import MODES
 
 from .candidates import Catalogue, Named
 from .command_table import COMMANDS
@@ -65,7 +65,7 @@ def models(names: Sequence[Named], current: str) -> str:
     return table(("model", ""), rows) + "\n`/model NAME` makes one the active one.\n"
 
 
-def modes(current: str, info: wire.ModeInfo) -> str:
+def format_modes(current: str, info: wire.ModeInfo) -> str:
     rows = [(mark(name, name == current), about) for name, about in MODES.items()]
     if current != info.mode:
         where = "It holds for this chat"

@@ -272,7 +272,7 @@ class Chat:
         if self.board.is_running and not self.board.is_done:
             self.board.exit(result=0)
 
-    def review(self) -> None:
+    def review_approvals(self) -> None:
         self.asking.is_reviewing = True
         question = self.asking.take_up(self.talk.session.approvals)
         if self.form is None and question is not None:

@@ -3,10 +3,12 @@
 The end of the text must have been on the screen before a yes is taken. It touches no terminal.
 """
 
+from bisect import bisect_right
+
 from prompt_toolkit.utils import get_cwidth
 
 from crabtalk.protocol import wire
-from crabtalk_tui.approval_text import ApprovalLine, approval_lines
+from crabtalk_tui.approval_text import INDENT, ApprovalLine, approval_lines, split_cells
 
 # Before a line of the call, and before what is left of one that is wider than the screen.
 FIRST, NEXT = "│ ", "┆ "
@@ -21,17 +23,18 @@ class ApprovalView:
         self.is_read = False  # its last row has been in view
         self._lines = approval_lines(question, asker)
         self._rows: list[Row] = []
+        self._starts: list[int] = []  # where in the text each row begins
         self._width = 0
         self._top = 0
         self._height = 0  # rows in view when it was last drawn
 
-    def count(self, width: int) -> int:
+    def count_rows(self, width: int) -> int:
         """How many rows it has."""
-        return len(self._wrapped(width))
+        return len(self._wrap(width))
 
-    def rows(self, width: int, height: int) -> list[Row]:
+    def visible_rows(self, width: int, height: int) -> list[Row]:
         """Those in view, at most `height`."""
-        rows = self._wrapped(width)
+        rows = self._wrap(width)
         self._height = height
         self._top = max(min(self._top, len(rows) - height), 0)
         self.is_read = self.is_read or self._top + height >= len(rows)
@@ -58,33 +61,27 @@ class ApprovalView:
                 self._top = len(self._rows)
         self._top = max(min(self._top, len(self._rows) - self._height), 0)
 
-    def _wrapped(self, width: int) -> list[Row]:
+    def _wrap(self, width: int) -> list[Row]:
+        """Wrapped anew when the width has changed. The text at the top stays at the top: a window
+        that gets wider must not skip what nobody has read."""
         if width != self._width:
+            place = self._starts[self._top] if self._starts else 0
             self._width = width
-            self._rows = [row for line in self._lines for row in wrap_line(line, width)]
+            self._rows, self._starts, start = [], [], 0
+            for line in self._lines:
+                for row in wrap_line(line, width):
+                    self._rows.append(row)
+                    self._starts.append(start)
+                    start += len(row[-1][1])
+            self._top = bisect_right(self._starts, place) - 1
         return self._rows
 
 
 def wrap_line(line: ApprovalLine, width: int) -> list[Row]:
     style = STYLES[line.kind]
-    if line.kind != "call":
-        return [[(style, piece)] for piece in split_cells(line.text, width)]
-    pieces = split_cells(line.text, max(width - len(FIRST), 2))
+    first, rest = (FIRST, NEXT) if line.kind == "call" else ("", INDENT)
+    pieces = split_cells(line.text, max(width - len(rest), 2), get_cwidth)
     return [
-        [("class:form.hint", NEXT if number else FIRST), (style, piece)]
+        [("class:form.hint", rest if number else first), (style, piece)]
         for number, piece in enumerate(pieces)
     ]
-
-
-def split_cells(text: str, width: int) -> list[str]:
-    """Pieces that fit, every character kept: spaces may be what hides something."""
-    if text.isascii():
-        return [text[at : at + width] for at in range(0, len(text), width)] or [""]
-    pieces, start, taken = [], 0, 0
-    for place, character in enumerate(text):
-        size = get_cwidth(character)
-        if taken + size > width and place > start:
-            pieces.append(text[start:place])
-            start, taken = place, 0
-        taken += size
-    return [*pieces, text[start:]]

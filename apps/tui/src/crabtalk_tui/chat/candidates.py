@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from crabtalk.protocol import wire
-from crabtalk_tui.modes import MODES
+from crabtalk_tui.options import MODES
 
 from .command_table import COMMANDS
 

@@ -16,7 +16,7 @@ from crabtalk.client import ServerError
 from crabtalk.component.command import counted
 from crabtalk.protocol import wire
 from crabtalk_tui.complaints import CommandError, complaint, is_too_long
-from crabtalk_tui.modes import MODES
+from crabtalk_tui.options import MODES
 from crabtalk_tui.stores import known
 
 from . import answers
@@ -203,7 +203,7 @@ async def choose_model(session: Session, rest: str) -> Reply:
 async def choose_mode(session: Session, rest: str) -> Reply:
     if not rest:
         info = await session.load_mode()
-        return Reply(answers.modes(session.mode, info))
+        return Reply(answers.format_modes(session.mode, info))
     if rest != "default" and rest not in MODES:
         names = ", ".join([*MODES, "default"])
         raise CommandError(f"there is no mode {rest!r}; there are {names}")

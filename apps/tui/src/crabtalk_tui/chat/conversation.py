@@ -51,7 +51,11 @@ class Conversation:
     async def _page(self, offset: int, limit: int) -> wire.MessagePage:
         try:
             return await self._client.list_messages(
-                self.agent, sender=self.sender or None, offset=offset, limit=limit
+                self.agent,
+                sender=self.sender or None,
+                offset=offset,
+                limit=limit,
+                with_runs=True,
             )
         except ServerError as error:
             if error.code == 404:

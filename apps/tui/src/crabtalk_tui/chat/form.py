@@ -225,12 +225,12 @@ class Form:
         head: list[Line] = [self._tabs(width)] if has_tabs else []
         room = max(height - 1 - has_tabs, 2)
         rows, row = page_rows(page, width)
-        total = view.count(width)
+        total = view.count_rows(width)
         if len(rows) > room - 1:
             rows = around(rows, row, max(room - min(total, 2), 1))
         spare = room - len(rows)
         has_position_row = total > spare > 2
-        text = view.rows(width, spare - has_position_row)
+        text = view.visible_rows(width, spare - has_position_row)
         where = view.position
         if has_position_row:
             more = "the rest must be read before a yes" if not view.is_read else "PgUp goes back"
@@ -240,10 +240,10 @@ class Form:
             hint = f"{where} · {hint}"
         return [*head, *text, *rows, [("class:form.hint", cut(hint, width))]]
 
-    def wording(self, page: Page) -> str:
-        """All of its question, with who asks."""
+    def wording(self, page: Page, width: int = 0) -> str:
+        """All of its question, with who asks. An approval is wrapped where a width is given."""
         if page.approval is not None:
-            return approval_text(self.questions[self.pages.index(page)], self.asker)
+            return approval_text(self.questions[self.pages.index(page)], self.asker, width)
         text = f"{self.asker} asks: {page.question}" if self.asker else page.question
         return visible(text, layout=True)
 

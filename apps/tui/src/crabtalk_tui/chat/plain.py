@@ -113,7 +113,7 @@ class Lines:
         self.talk.stop_soon()
         self._news.set()
 
-    def review(self) -> None:
+    def review_approvals(self) -> None:
         self._is_reviewing = True
         self._end_prompt()
         self._news.set()
@@ -140,14 +140,14 @@ class Lines:
             self._form, self._is_reviewing = None, False
         elif self._form is not None and line.strip():
             if not answered(self._form, line.strip()):
-                self._put_again()
+                self._repeat_question()
             elif self._form.page is None or len(self._form.pages) == 1:
                 self._sent[self._form.ask_id] = self.talk.answer_soon(self._form)
                 self._form = None
         elif line.strip():
             self.talk.say(line)
 
-    def _put_again(self) -> None:
+    def _repeat_question(self) -> None:
         """An approval takes its options and nothing else."""
         self._end_prompt()
         self.talk.noticed("answer with a number or the word beside it", "hint")
@@ -206,7 +206,7 @@ class Lines:
 
 
 def as_text(form: Form, page: Page) -> str:
-    lines = [form.wording(page)]
+    lines = [form.wording(page, line_width())]
     for number, (label, about) in enumerate(page.options, 1):
         lines.append(visible(f"  {number} {label}{f' ({about})' if about else ''}"))
     if page.approval is not None:

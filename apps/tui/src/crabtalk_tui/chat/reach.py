@@ -32,7 +32,7 @@ class Reach:
     def __init__(
         self, home: Path | None, *, start: bool, notice: Notice, changed: Callable[[], None]
     ) -> None:
-        self.client: Client = connect(home=home, client="crabtalk")
+        self.client: Client = connect(home=home, client="crabtalk", recover=self._recover_wanted)
         self.is_away = False
         self._home = home
         self._files = RunFiles.of(home or default_home())
@@ -82,6 +82,10 @@ class Reach:
                 await self._find_again()
         finally:
             self._wanted -= wanted
+
+    async def _recover_wanted(self) -> None:
+        """For the client, when the connection of a message is lost: it sends it again then."""
+        await self.recover(wanted=True)
 
     async def _find_again(self) -> None:
         self._set_away(True)

@@ -1,8 +1,8 @@
 """Session: one conversation of the chat with the daemon. Says, steers, stops, answers.
 
 It knows no terminal: what happens goes to a Listener, on the loop, in order. A daemon that goes
-away is found again, and what became of the turn it took along is asked, never guessed: nothing
-that was said is lost, and nothing is sent twice.
+away is found again. Each message has a key, so the client sends it again or follows its turn, and
+nothing that was said is lost or runs twice.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from crabtalk.client import Client, ServerError, UnexpectedReplyError
+from crabtalk.client import CannotConnectError, Client, ServerError, UnexpectedReplyError
 from crabtalk.protocol import FrameError, wire
 from crabtalk_tui.approval_text import summarize_ask
 from crabtalk_tui.complaints import CommandError, complaint, is_too_long
-from crabtalk_tui.modes import NO_MODES
+from crabtalk_tui.options import NO_MODES
 
 from .candidates import Catalogue
 from .conversation import Conversation
@@ -35,7 +35,12 @@ HISTORY = 200  # messages a chat opens with
 # Approvals of other people's runs that are announced; more are only counted. A stranger could fill
 # the screen otherwise.
 ANNOUNCED = 3
+KEEPS_MODE = "the turn that runs keeps its mode, {mode}; Esc stops it"
 BEHIND = "a turn that began elsewhere goes on in this conversation; yours comes after it"
+CUT = "the daemon went away amid the turn; what was said is kept. “go on” has it finished"
+UNKNOWN = (
+    "the daemon went away; /history tells whether it has your message, which is back in the input"
+)
 FULL = "more was said than the model reads: /compact folds it, /new begins afresh"
 FAILURES = (CommandError, ServerError, UnexpectedReplyError, FrameError, OSError)
 
@@ -49,10 +54,6 @@ class Listener(Protocol):
 
     def followed(self, event: wire.AgentEventMsg) -> None:
         """What happens in runs that a turn of the chat set off, and to its own tools."""
-        ...
-
-    def kept(self, messages: Sequence[wire.ConversationMessage]) -> None:
-        """What the conversation has of the turn that was cut off, but for what was said."""
         ...
 
     def noticed(self, text: str, kind: Kind) -> None: ...
@@ -187,7 +188,10 @@ class Session:
         the cause of. Cancelled, the turn is cancelled at the daemon too."""
         if self._turn is not None:
             raise RuntimeError("a turn runs already; steer it")
-        turn = self._turn = Turn(text, guest, tool_choice, self._own_mode)
+        # A change that the daemon has not confirmed yet goes with the turn: it must not run in a
+        # mode other than the one that is shown.
+        mode = self.mode if self.mode != self._known_mode else self._own_mode
+        turn = self._turn = Turn(text, guest, tool_choice, mode)
         self._listener.changed()
         self._saying = asyncio.ensure_future(self._carry_out(turn))
         try:
@@ -219,13 +223,13 @@ class Session:
         turn = self._turn
         if turn is None:
             return False
-        turn.steers.append(text)
         try:
             await self.client.steer_session(self.agent, text, sender=self.sender)
         except AWAY:
-            return True  # the turn is cut, and ends with what was not heard
+            if self._turn is not turn:
+                return False
+            turn.steers.append(text)  # they come back to the input with the end of the turn
         except FAILURES as error:
-            turn.read(text)
             if not is_missing(error):
                 self._complain(error)
             return False
@@ -288,14 +292,14 @@ class Session:
         async with self._mode_changes:
             if mode and self.mode != mode:
                 return  # a later key press wants another one
-            own, self._own_mode = self._own_mode, ""
             try:
                 await self._request_mode(mode)
             except FAILURES:
-                self.mode, self._own_mode = self._known_mode, own
+                self.mode = self._known_mode
                 raise
             finally:
                 self._listener.changed()
+            self._warn_of_kept_mode()
 
     async def compact(self, *, fresh: bool = False) -> str:
         """Folds the history away and returns its summary; `fresh` closes it without one.
@@ -335,38 +339,25 @@ class Session:
     # ── A turn, and what cuts it ────────────────────────────────────────────────────────────
 
     async def _carry_out(self, turn: Turn) -> Said:
-        # Sent once more at most: it may be what takes daemons down.
-        for is_last in (False, True):
-            mark = await self._reach.call(self.conversation.total)
-            daemon = self._reach.identity()
+        while True:
             try:
                 end = await turn.stream(self.client, self.conversation, self._hear)
-                return Said(end, await self._unkept(turn, end, mark))
-            except ServerError as error:
-                if not await self._is_leaving(turn, error):
-                    self._complain(error)
-                    break
-            except AWAY:
+                return Said(end, await self._unsent(turn, end))
+            except CannotConnectError:  # it was not sent
                 await self._reach.recover(wanted=True)
-            kept = await self._kept(mark)
-            is_safe = not is_last and self._reach.identity() != daemon
-            verdict = turn.judged(kept, is_safe=is_safe)
-            self._listener.noticed(verdict.sentence, verdict.kind)
-            if verdict.answer:
-                self._listener.kept(verdict.answer)
-            if verdict.said is not None:
-                return verdict.said
-        return Said(None, turn.unheard())
+            except ServerError as error:
+                self._complain(error)
+                return Said(None, turn.unheard())
+            except AWAY:
+                self._listener.noticed(CUT if turn.has_begun else UNKNOWN, "hint")
+                return Said(None, turn.unheard())
 
-    async def _unkept(self, turn: Turn, end: wire.StreamEnd, mark: int) -> str:
-        """What was said in a turn that failed before it could be kept, as on a full disk."""
+    async def _unsent(self, turn: Turn, end: wire.StreamEnd) -> str:
+        """What is not in the conversation, as after a turn that failed before it could be kept."""
         if not end.error:
-            return ""
-        is_kept = any(turn.is_said_by(message) for message in await self._kept(mark))
-        return "" if is_kept else turn.text
-
-    async def _kept(self, mark: int) -> list[wire.ConversationMessage]:
-        return await self._reach.call(lambda: self.conversation.since(mark))
+            return turn.unsent(is_kept=True)
+        is_kept = await self._reach.call(lambda: turn.is_kept(self.client, self.conversation))
+        return turn.unsent(is_kept=is_kept)
 
     def _hear(self, turn: Turn, name: str, event: wire.StreamEvent) -> None:
         match name:
@@ -389,15 +380,6 @@ class Session:
             self.spending.add_delegated(event.model, event.usage)
         self._listener.followed(event)
 
-    async def _is_leaving(self, turn: Turn, error: ServerError) -> bool:
-        """Whether an error is the end of the daemon rather than of the turn."""
-        if error.code != 503:
-            return False
-        if await self._reach.answers():
-            return turn.has_begun
-        await self._reach.recover(wanted=True)
-        return True
-
     def _announce_approval(self, question: Question) -> None:
         if len(self.approvals) <= ANNOUNCED:
             self._listener.noticed(f"{summarize_ask(question.ask)}; review with /approvals", "hint")
@@ -409,27 +391,39 @@ class Session:
             self._in_background(self._check_mode())
 
     async def _check_mode(self) -> None:
-        before, own = self.mode, self._own_mode
+        before, conversation = self.mode, self.conversation
         with suppress(*FAILURES):
             async with self._mode_changes:
-                if self.mode != before:
+                if self.mode != before or self.conversation is not conversation:
                     return  # changed here meanwhile
+                info = await self._request_mode(None)
+            if self.conversation is not conversation:
+                return
+            if self.mode == before != info.mode:  # a mode of this session held until now
+                self.mode = self._known_mode = info.mode
                 self._own_mode = ""
-                await self._request_mode(None)
-            if self.mode != before:
+            if self.mode == info.mode != before:
                 self._listener.noticed(f"another client set the mode to {self.mode}", "info")
+                self._warn_of_kept_mode()
                 self._listener.changed()
-            else:
-                self._own_mode = own
+
+    def _warn_of_kept_mode(self) -> None:
+        """A turn that was sent with a mode of its own does not follow the conversation's."""
+        if self._turn is not None and self._turn.mode not in ("", self.mode):
+            self._listener.noticed(KEEPS_MODE.format(mode=self._turn.mode), "hint")
 
     async def _request_mode(self, mode: str | None) -> wire.ModeInfo:
-        before = self.mode
+        before, conversation = self.mode, self.conversation
         try:
             info = await self.client.set_mode(self.agent, mode, sender=self.sender or None)
         except ServerError as error:
             if error.code == 501:
                 raise CommandError(NO_MODES) from None
             raise
+        if self.conversation is not conversation:
+            return info  # the chat has turned to another agent meanwhile
+        if mode is not None:
+            self._own_mode = ""
         self._known_mode = self._own_mode or info.mode
         if self.mode == before:  # else a key was pressed meanwhile
             self.mode = self._known_mode

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from prompt_toolkit.utils import get_cwidth
 
 from crabtalk.component.command import counted, one_line
-from crabtalk_tui.modes import RISKY
+from crabtalk_tui.options import RISKY
 
 from .form import Line, cut
 

@@ -7,14 +7,14 @@ the transcript. Turns that cannot begin yet wait in line.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
 from crabtalk.component.command import one_line
 from crabtalk.protocol import wire
 from crabtalk_tui.complaints import complaint
-from crabtalk_tui.modes import next_mode
+from crabtalk_tui.options import next_mode
 
 from . import commands
 from .commands import Called, Saying
@@ -44,7 +44,7 @@ class Face(Protocol):
 
     def leave(self) -> None: ...
 
-    def review(self) -> None:
+    def review_approvals(self) -> None:
         """Put the approvals that wait for the owner, one after the other."""
         ...
 
@@ -82,7 +82,6 @@ class Talk:
         self._face = face
         self._settings = settings
         self._since = 0.0  # the turn or the command that runs
-        self._heard: list[str] = []  # of its answer
         self._worker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -178,7 +177,6 @@ class Talk:
 
     async def _take_turn(self, saying: Saying) -> None:
         self._since = time.monotonic()
-        self._heard.clear()
         agent = self.session.agent
         self.transcript.begin(saying.text, agent=agent, guest=saying.guest or None)
         self._face.changed()
@@ -218,7 +216,7 @@ class Talk:
             self.enqueue(reply.saying)
         self._face.changed()
         if reply.reviews:
-            self._face.review()
+            self._face.review_approvals()
         if reply.leaves:
             self._face.leave()
 
@@ -227,22 +225,12 @@ class Talk:
     def streamed(self, event: wire.StreamEvent) -> None:
         if event.HasField("user_steered") and event.user_steered.content in self.steering:
             self.steering.remove(event.user_steered.content)
-        if event.HasField("chunk"):
-            self._heard.append(event.chunk.content)
         self.transcript.feed(event, time.monotonic())
         self._face.changed()
 
     def followed(self, event: wire.AgentEventMsg) -> None:
         self.transcript.follow(event, time.monotonic())
         self._face.changed()
-
-    def kept(self, messages: Sequence[wire.ConversationMessage]) -> None:
-        """Of a turn that was cut off. What came through is on the screen already."""
-        heard = "".join(self._heard)
-        unheard = [m for m in messages if m.role == "assistant" and m.content not in heard]
-        if unheard:
-            self.transcript.history(unheard)
-            self._face.changed()
 
     def noticed(self, text: str, kind: Kind) -> None:
         self.transcript.notice(text, kind)

@@ -77,15 +77,27 @@ class Transcript:
         self.ask = None
 
     def history(self, messages: Sequence[wire.ConversationMessage]) -> None:
-        """What was said before. Whether calls failed is not known of it."""
-        outputs = {m.call_id: m.content for m in messages if m.role == "tool" and m.call_id}
-        for message in messages:
-            if message.role == "user":
-                self._fixed(partial(self._blocks.said, message.content), is_loose=True)
+        """What was said before. Of a person what they typed, not what a skill made of it."""
+        results: dict[str, wire.ConversationMessage] = {}
+        shown: list[Callable[[], None]] = []
+        # From the end, so that a call has the next result of its id: ids are used again.
+        for message in reversed(messages):
+            if message.role == "tool":
+                results[message.call_id] = message
             elif message.role == "assistant":
-                self._said_before(message, outputs)
+                found = [results.pop(call.id, None) for call in message.tool_calls]
+                shown.append(partial(self._said_before, message, found))
+            elif message.role == "user":
+                said = partial(self._blocks.said, message.said or message.content)
+                shown.append(partial(self._fixed, said, is_loose=True))
+        for show in reversed(shown):
+            show()
 
-    def _said_before(self, message: wire.ConversationMessage, outputs: dict[str, str]) -> None:
+    def _said_before(
+        self,
+        message: wire.ConversationMessage,
+        results: Sequence[wire.ConversationMessage | None],
+    ) -> None:
         self._thought = message.reasoning or self._thought
         if message.content:
             head = self._blocks.name(message.agent) if message.agent else ""
@@ -93,9 +105,11 @@ class Transcript:
             text.feed(message.content)
             text.finish()
             self._parts.append(text)
-        for info in message.tool_calls:
+        for info, result in zip(message.tool_calls, results, strict=True):
             call = Call(info.id, info.name, info.arguments)
-            call.finish(outputs.get(info.id, ""), None, None)
+            # A daemon that does not say which run a message is of does not say what failed either.
+            is_error = result.is_error if result is not None and result.run_id else None
+            call.finish(result.content if result is not None else "", None, is_error)
             self._fixed(partial(self._blocks.ended, call))
 
     # ── What happens ────────────────────────────────────────────────────────────────────────

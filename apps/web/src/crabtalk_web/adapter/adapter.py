@@ -5,7 +5,6 @@ Runs of one conversation follow one another, but what is heard of them may not: 
 early is kept, within bounds, until its turn has come.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from functools import partial
 
@@ -34,8 +33,6 @@ from .waiting import Waiting
 
 # Runs and turns remembered once they are over.
 REMEMBERED = 1024
-# Texts of people that wait to be repeated to us.
-KNOWN_TEXTS = 64
 OPENING = (Began, Piece, Called, Asked, Steered)
 
 LOST = "The connection to the daemon was lost; what became of this turn is in the conversation."
@@ -73,7 +70,6 @@ class Adapter:
         self._turns: Waiting[str] = Waiting()  # by run
         self._orphans: Waiting[tuple[str, str]] = Waiting()  # by run and call of the parent
         self._background = Background()
-        self._known: deque[str] = deque(maxlen=KNOWN_TEXTS)
         self._out: list[Envelope] = []
         self._turn: Turn | None = recover(
             history, self._new_turn, self._times, partial(remember, self._closed)
@@ -97,14 +93,21 @@ class Adapter:
             return None
         return Spoken(turn.root.segment, turn.id, turn.guest, turn.root.subagent)
 
+    @property
+    def pending(self) -> tuple[int, bool]:
+        """How many characters of the turn's own agent are in no envelope yet, and whether they are
+        reasoning."""
+        segment = self._turn.root.segment if self._turn is not None else None
+        return (segment.pending, segment.thinking) if segment is not None else (0, False)
+
     def hear(self, heard: Heard) -> list[Envelope]:
         self._hear(heard)
         self._go_on()
         return self._taken()
 
-    def know(self, text: str) -> None:
-        """Whoever follows has this text of a person's already: it is not repeated to them once."""
-        self._known.append(text)
+    def reopen(self, run: str) -> None:
+        """A run that has ended goes on: somebody spoke while its last words were being stored."""
+        self._over.pop(run, None)
 
     def idle(self, at: int) -> list[Envelope]:
         """For a time in which nothing was heard; makes what was said so far visible."""
@@ -206,7 +209,7 @@ class Adapter:
             is_streamed=heard.is_streamed,
         )
         said = what.said if isinstance(what, Began) else ""
-        self._turn.begin("" if self._is_known(said) else said, heard.at)
+        self._turn.begin(said, heard.at)
         self._tell(self._turn, self._turn.root, heard)
 
     def _wait(self, turn: Turn, heard: Heard) -> None:
@@ -252,8 +255,6 @@ class Adapter:
     def _tell(self, turn: Turn, lane: Lane, heard: Heard) -> None:
         if heard.missed:
             turn.note(f"**Note:** up to {heard.missed} events may be missing here.", heard.at)
-        if isinstance(heard.what, Steered) and self._is_known(heard.what.text):
-            return
         if isinstance(heard.what, Ended) and lane is turn.root:
             self._finish(turn, heard.what, heard.at)
             return
@@ -336,12 +337,6 @@ class Adapter:
         while (turn := derived_id(self._session, "turn", run, part)) in self._closed:
             part += 1
         return turn
-
-    def _is_known(self, text: str) -> bool:
-        if text in self._known:
-            self._known.remove(text)
-            return True
-        return False
 
     def _taken(self) -> list[Envelope]:
         out, self._out = self._out, []

@@ -16,7 +16,17 @@ FENCE = re.compile(r"\s*(`{3,}|~{3,})([^\n]*)")
 
 
 class Segment:
-    __slots__ = ("_break", "_fence", "_lines", "_opening", "_size", "_tail", "is_over", "thinking")
+    __slots__ = (
+        "_break",
+        "_fence",
+        "_lines",
+        "_opening",
+        "_repeated",
+        "_size",
+        "_tail",
+        "is_over",
+        "thinking",
+    )
 
     def __init__(self, *, thinking: bool = False) -> None:
         self.thinking = thinking
@@ -27,6 +37,7 @@ class Segment:
         self._lines: list[str] = []  # with their ends
         self._tail: list[str] = []  # pieces of the line that has no end yet
         self._size = 0
+        self._repeated = 0  # of that, how much was handed on before
         self._break = 0  # so many lines are whole paragraphs
         self._fence = ""
         self._opening = ""  # the line that opened the block of code we are in
@@ -35,6 +46,11 @@ class Segment:
     @property
     def text(self) -> str:
         return "".join(self._lines) + "".join(self._tail)
+
+    @property
+    def pending(self) -> int:
+        """How many of the characters that were added are not handed on yet."""
+        return self._size - self._repeated
 
     def add(self, text: str) -> Iterator[str]:
         """What is ready to go now."""
@@ -50,7 +66,7 @@ class Segment:
         if not self._break:
             return
         ready, self._lines = self._lines[: self._break], self._lines[self._break :]
-        self._break = 0
+        self._break = self._repeated = 0
         self._size -= sum(map(len, ready))
         yield from trimmed("".join(ready))
 
@@ -89,6 +105,7 @@ class Segment:
         # A block that opens with a page of its own is none.
         fence, opening = (self._fence, self._opening) if len(self._opening) < LINE else ("", "")
         self._begin(opening + text[place:])
+        self._repeated = len(opening)
         return f"{text[:place].rstrip()}\n{fence}" if fence else text[:place]
 
 

@@ -126,14 +126,14 @@ def asked(event: wire.AskUserEvent) -> Asked:
             q.header,
             tuple(Option(o.label, o.description) for o in q.options),
             q.multi_select,
-            approval(q.approval) if q.HasField("approval") else None,
+            read_approval(q.approval) if q.HasField("approval") else None,
         )
         for q in event.questions
     )
     return Asked(event.ask_id, questions)
 
 
-def approval(request: wire.ApprovalRequest) -> Approval:
+def read_approval(request: wire.ApprovalRequest) -> Approval:
     return Approval(
         tool=request.tool,
         call=request.call,

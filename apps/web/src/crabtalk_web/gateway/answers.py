@@ -45,7 +45,7 @@ def read_form(ask: Ask, answers: object) -> Answer:
         own_words = [custom] if isinstance(custom, str) and custom.strip() else []
         check_digest(question, one.get("digest"))
         if question.approval is not None:
-            words.append(decide(question, [] if own_words else labels))
+            words.append(choose_label(question, [] if own_words else labels))
         else:
             words.append(", ".join(labels + own_words))
     return to_answer(ask, words)
@@ -58,11 +58,11 @@ def read_labels(ask: Ask, answers: object) -> Answer:
     for question in ask.questions:
         default = "Yes" if question.approval is None else DENY if given else ALLOW
         label = str(given.get(question.question, default))
-        words.append(decide(question, [label]) if question.approval else label)
+        words.append(choose_label(question, [label]) if question.approval else label)
     return to_answer(ask, words)
 
 
-def refuse(ask: Ask) -> Answer:
+def refuse_ask(ask: Ask) -> Answer:
     """A no to everything that was asked."""
     if ask.is_approval:
         return to_answer(ask, [DENY if question.approval else "" for question in ask.questions])
@@ -78,7 +78,7 @@ def check_digest(question: Question, digest: object) -> None:
         raise GatewayError(CHANGED)
 
 
-def decide(question: Question, labels: Sequence[str]) -> str:
+def choose_label(question: Question, labels: Sequence[str]) -> str:
     offered = {option.label for option in question.options}
     return labels[0] if len(labels) == 1 and labels[0] in offered else DENY
 
@@ -89,7 +89,7 @@ def to_answer(ask: Ask, words: Sequence[str]) -> Answer:
     told: dict[str, str] = {}
     for question, word in zip(ask.questions, words, strict=True):
         before = told.get(question.question, word)
-        told[question.question] = stricter(before, word) if question.approval else word
+        told[question.question] = choose_stricter(before, word) if question.approval else word
     decided = [(q, told[q.question]) for q in ask.questions if q.approval is not None]
     return Answer(
         text=json.dumps(told, ensure_ascii=False),
@@ -98,7 +98,7 @@ def to_answer(ask: Ask, words: Sequence[str]) -> Answer:
     )
 
 
-def stricter(one: str, other: str) -> str:
+def choose_stricter(one: str, other: str) -> str:
     known = [label for label in STRICTNESS if label in (one, other)]
     return known[0] if known else DENY
 

@@ -1,8 +1,8 @@
 """Book: what the gateway knows of one conversation and must not forget. Entries in, state out.
 
-Envelopes are in it until the relay has them, those of a run until the run is over, what devices
-said until the daemon has it, files that agents send until these are at the relay, and how far each
-side was read.
+Envelopes are in it until the relay has them, those of a turn until it is over, what devices said
+until the daemon has it, files that agents send until these are at the relay, and how far each side
+was read.
 """
 
 from collections import deque
@@ -15,6 +15,7 @@ from .entries import (
     Inbound,
     Opened,
     Outgoing,
+    Progress,
     Read,
     Renewed,
     Said,
@@ -45,7 +46,6 @@ class Book:
         self.through = 0
         self.run = ""
         self.recent: list[Envelope] = []
-        self.of_run: list[Envelope] = []
         self.unsent: deque[Envelope] = deque()
         self.unsent_bytes = 0  # roughly
         self.cursor = 0
@@ -53,8 +53,12 @@ class Book:
         self.waiting: deque[Inbound] = deque()
         self.trying: Trying | None = None
         self.unseen: list[str] = []
+        self.pending: list[str] = []  # keys that the daemon was given and the log does not have yet
         self.sending: dict[tuple[str, str], Outgoing] = {}
         self.born = 0
+        self.record = 0
+        self.log_id = ""
+        self.progress = Progress()
         # Which messages of devices were acted on; None until somebody has looked.
         self.memory: Memory | None = None
 
@@ -82,7 +86,9 @@ class Book:
             case Trying():
                 if self.trying != record:
                     self.trying = record
-                    if not record.ask:
+                    if record.key and record.key not in self.pending:
+                        self.pending.append(record.key)
+                    elif not record.ask and not record.key:
                         self.unseen.append(record.text)
             case Handed():
                 self._hand(record)
@@ -105,22 +111,27 @@ class Book:
         old = self.whole()
         self._begin("", renewed.agent, renewed.sender, renewed.generation)
         self.waiting, self.trying = deque(old.waiting), old.trying
-        self.unseen = list(old.unseen)
+        self.unseen, self.pending = list(old.unseen), list(old.pending)
         if not renewed.is_cleared:
             self.position, self.through, self.born = old.position, old.through, old.born
+            self.record, self.log_id = old.record, old.log_id
 
     def _say(self, said: Said) -> None:
         if said.run != self.run:
-            self.run, self.of_run = said.run, []
-        if said.run:
-            self.of_run += said.envelopes
+            self.run, self.progress = said.run, Progress()
+        if said.progress is not None:
+            self.progress = said.progress
+        self.record = said.record or self.record
+        self.log_id = said.log_id or self.log_id
         self.position = max(self.position, said.position)
         self.through = max(self.through, said.through)
         self.unsent += said.envelopes
         self.unsent_bytes += sum(map(weight, said.envelopes))
         self.born = said.born or self.born
-        if said.seen in self.unseen:
-            self.unseen.remove(said.seen)
+        for handed in (self.pending, self.unseen):
+            if said.seen in handed:
+                handed.remove(said.seen)
+                break
         for file in said.files:
             self._follow(file)
         for envelope in said.envelopes:
@@ -146,18 +157,22 @@ class Book:
     def _hand(self, handed: Handed) -> None:
         if self.waiting and not handed.is_kept:
             self.waiting.popleft()
-        if handed.is_refused and self.trying is not None and self.trying.text in self.unseen:
-            self.unseen.remove(self.trying.text)
+        if handed.is_refused and self.trying is not None:
+            if self.trying.key in self.pending:
+                self.pending.remove(self.trying.key)
+            elif self.trying.text in self.unseen:
+                self.unseen.remove(self.trying.text)
         self.trying = None
 
     def _restore(self, whole: Whole) -> None:
         self._begin(whole.session, whole.agent, whole.sender, whole.generation)
         self.position, self.through, self.run = whole.position, whole.through, whole.run
-        self.recent, self.of_run = list(whole.recent), list(whole.of_run)
+        self.recent = list(whole.recent)
         self.unsent, self.waiting = deque(whole.unsent), deque(whole.waiting)
         self.unsent_bytes = sum(map(weight, self.unsent))
         self.cursor, self.files, self.trying = whole.cursor, whole.files, whole.trying
-        self.unseen = list(whole.unseen)
+        self.unseen, self.pending = list(whole.unseen), list(whole.pending)
+        self.record, self.log_id, self.progress = whole.record, whole.log_id, whole.progress
         self.sending = {file.key: file for file in whole.sending}
         self.born = whole.born
         self.memory = None if whole.memory is None else Memory(whole.memory)
@@ -166,7 +181,7 @@ class Book:
     def weight(self) -> int:
         """About how many bytes all of it takes."""
         remembered = 0 if self.memory is None else self.memory.weight
-        return remembered + self.unsent_bytes + sum(map(weight, (*self.recent, *self.of_run)))
+        return remembered + self.unsent_bytes + sum(map(weight, self.recent))
 
     def whole(self) -> Whole:
         return Whole(
@@ -178,7 +193,6 @@ class Book:
             through=self.through,
             run=self.run,
             recent=tuple(self.recent),
-            of_run=tuple(self.of_run),
             unsent=tuple(self.unsent),
             cursor=self.cursor,
             files=self.files,
@@ -188,6 +202,10 @@ class Book:
             sending=tuple(self.sending.values()),
             born=self.born,
             memory=None if self.memory is None else self.memory.state(),
+            record=self.record,
+            log_id=self.log_id,
+            progress=self.progress,
+            pending=tuple(self.pending),
         )
 
 

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from crabtalk_web.adapter import Ask
 from crabtalk_web.sealing import bound_of
 
-from .answers import Answer, outcome_of, read_form, read_labels, refuse
+from .answers import Answer, outcome_of, read_form, read_labels, refuse_ask
 from .errors import GatewayError
 from .identity import Identity
 from .live import Live
-from .modes import check_mode
+from .metadata import check_mode
 from .questions import Questions
 from .receipts import Receipts
 
@@ -95,7 +95,7 @@ class Calls:
         if ask is None:
             return {"error": "already answered"}
         if given.get("status") == "cancelled":
-            answer = refuse(ask)
+            answer = refuse_ask(ask)
             return await self._reply(ask, answer, {"status": "cancelled", "answers": {}})
         answers = given.get("answers")
         answer = read_form(ask, answers)
@@ -107,7 +107,7 @@ class Calls:
         if ask is None:
             return {"error": "already answered"}
         if given.get("approved") is not True:
-            return await self._reply(ask, refuse(ask), {"status": "denied"})
+            return await self._reply(ask, refuse_ask(ask), {"status": "denied"})
         updated = given.get("updatedInput")
         answer = read_labels(ask, updated.get("answers") if isinstance(updated, dict) else None)
         is_denied = ask.is_approval and not answer.allows

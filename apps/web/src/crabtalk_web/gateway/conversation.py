@@ -78,6 +78,7 @@ class Conversation:
             identity, self.teller, backfill=config.backfill, most_bytes=config.journal_bytes
         )
         self.mirror.cleared = self._clear
+        self.mirror.on_rename(self._rename)
         self.outbox = Outbox(identity, journal, relay, is_compat=config.compat)
         self.outbox.sent = self._has_sent
         files = Files(identity, journal, relay, config.directory)
@@ -133,9 +134,9 @@ class Conversation:
 
     # ── The daemon ──────────────────────────────────────────────────────────────────────────
 
-    def follow(self, client: Client, since: int) -> None:
+    def follow(self, client: Client) -> None:
         self._client = client
-        self.mirror.follow(client, since)
+        self.mirror.follow(client)
         self.delivery.follow(client)
         self.upkeep.follow(client)
 
@@ -179,6 +180,9 @@ class Conversation:
         for ask in new:
             self._notify("permission" if ask.is_approval else "question")
         self.upkeep.wake()
+
+    def _rename(self, title: str) -> None:
+        self.upkeep.name(title)
 
     def _clear(self) -> None:
         self._spawn(self.renewal.clear())

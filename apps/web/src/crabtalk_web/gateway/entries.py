@@ -16,6 +16,7 @@ class Inbound(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str
     files: tuple[Envelope, ...] = ()
     guest: str = ""
+    key: str = ""  # that the daemon gets it with; empty in journals of earlier versions
 
 
 class Outgoing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,6 +30,17 @@ class Outgoing(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def key(self) -> tuple[str, str]:
         return self.run, self.call
+
+
+class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How much of the run that goes on is told. `reasoning` and `text` count the characters of the
+    message that the agent is writing; `is_told` says that all of it is told, and no other begun."""
+
+    steps: int = 0  # messages of the agent with tool calls
+    steers: int = 0
+    reasoning: int = 0
+    text: int = 0
+    is_told: bool = False
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
@@ -54,9 +66,13 @@ class Said(Record, frozen=True):
     run: str = ""  # the one that goes on
     position: int = 0  # messages of the conversation with smaller numbers are told
     through: int = 0  # and so are those that are not later than this, in milliseconds
-    seen: str = ""  # a person's text that the daemon has taken up
+    seen: str = ""  # the key of a person's message that the conversation's log has
     files: tuple[Outgoing, ...] = ()  # as they are now
-    born: int = 0  # when the conversation's first message was said, in milliseconds
+    # Of earlier versions: when the conversation's first message was said, in milliseconds.
+    born: int = 0
+    record: int = 0  # where the conversation's log goes on; all records before it are told
+    log_id: str = ""  # of that log
+    progress: Progress | None = None  # None: unchanged
 
 
 class Renewed(Record, frozen=True):
@@ -90,6 +106,7 @@ class Trying(Record, frozen=True):
 
     text: str
     ask: str = ""  # the question it answers
+    key: str = ""  # empty for an answer, and in journals of earlier versions
 
 
 class Handed(Record, frozen=True):
@@ -110,16 +127,19 @@ class Whole(Record, frozen=True, kw_only=True):
     through: int
     run: str
     recent: tuple[Envelope, ...]
-    of_run: tuple[Envelope, ...]
     unsent: tuple[Envelope, ...]
     cursor: int
     files: tuple[Envelope, ...]
     waiting: tuple[Inbound, ...]
     trying: Trying | None
-    unseen: tuple[str, ...]
+    unseen: tuple[str, ...] = ()  # of earlier versions: texts that were handed over without a key
     sending: tuple[Outgoing, ...] = ()
     born: int = 0
     memory: MemoryState | None = None
+    record: int = 0
+    log_id: str = ""
+    progress: Progress = Progress()
+    pending: tuple[str, ...] = ()
 
 
 AnyRecord = Opened | Renewed | Said | Sent | Read | Trying | Handed | Whole

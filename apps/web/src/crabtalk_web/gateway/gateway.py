@@ -13,7 +13,6 @@ from pathlib import Path
 from crabtalk.client import Client, ServerError, connect
 from crabtalk.protocol import wire
 from crabtalk_web.adapter import Switchboard, from_feed
-from crabtalk_web.adapter.sources import milliseconds
 
 from .backoff import Backoff
 from .config import GatewayConfig
@@ -28,19 +27,17 @@ from .receipts import Receipts
 from .relay_http import RelayHttp
 from .store import Store
 from .stranger_asks import StrangerAsks
-from .teller import now_ms
 
 # Seconds. A daemon that is away for longer has its turns closed; between two looks for what nobody
 # has told us.
 GRACE = 5.0
 AUDIT_EVERY = 30.0
-# A message that is untold for so long, while nothing is at work, was missed.
-MISSED_AFTER = 5.0
 SETTLE = 0.05
 ANEW_AFTER = 5.0
-# What a feed may have on its way. Milliseconds.
-ON_ITS_WAY = 1500
 OWNER, USER = "owner", "user"
+# What the daemon has to offer.
+NEEDED = frozenset({"keys", "attach", "records"})
+NOT_OFFERED = 501
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +69,6 @@ class Gateway:
         self._switchboard = Switchboard()
         self._surroundings = Surroundings()
         self._client: Client | None = None
-        self._since = 0  # the feed has what happened later
         self._left_at = time.monotonic()
         self.is_following = asyncio.Event()  # the daemon's feed
         self.is_connected = self._machine.is_connected  # to the relay's socket
@@ -115,8 +111,7 @@ class Gateway:
             else:
                 journal.close()
 
-    def _conversation(self, agent: str, since: int = 0) -> Conversation:
-        """`since` when only part of the feed is known to it."""
+    def _conversation(self, agent: str) -> Conversation:
         found = self._conversations.get(agent)
         if found is None:
             identity = identity_of(self._credentials, agent, self._config.sender)
@@ -124,7 +119,7 @@ class Gateway:
             journal.open()
             found = self._add(agent, journal)
             if self._client is not None:
-                found.follow(self._client, since or self._since)
+                found.follow(self._client)
             self._group.create_task(self._machine.introduce(found))
         return found
 
@@ -152,7 +147,7 @@ class Gateway:
             await asyncio.sleep(ANEW_AFTER)
         else:
             del self._conversations[agent]
-        self._conversation(agent, now_ms() - ON_ITS_WAY)
+        self._conversation(agent)
 
     # ── The daemon ──────────────────────────────────────────────────────────────────────────
 
@@ -160,7 +155,9 @@ class Gateway:
         backoff = Backoff(longest=5.0)
         while True:
             try:
-                async with connect(home=self._home, client="web") as client:
+                # Everybody here starts anew with the next connection.
+                daemon = connect(home=self._home, client="web", reconnect_timeout=0)
+                async with daemon as client:
                     await self._hear_all(client, backoff)
             except AWAY as error:
                 if self._client is not None:
@@ -183,12 +180,11 @@ class Gateway:
 
     async def _hear_all(self, client: Client, backoff: Backoff) -> None:
         """One feed of everything: delegated runs have senders of their own."""
-        since = now_ms()
         async with aclosing(client.subscribe_events(all_kinds=True)) as feed:
             coming = asyncio.ensure_future(anext(feed))
             try:
                 await asyncio.sleep(SETTLE)  # nothing says when a feed has begun
-                await self._meet(client, since)
+                await self._meet(client)
                 backoff.reset()
                 while True:
                     message = await coming
@@ -198,7 +194,8 @@ class Gateway:
                 coming.cancel()
                 await asyncio.wait([coming])
 
-    async def _meet(self, client: Client, since: int) -> None:
+    async def _meet(self, client: Client) -> None:
+        await check_features(client)
         agents = (await client.list_agents()).agents
         stored = (await client.list_conversations(sender=self._config.sender)).conversations
         models = (await client.list_models()).models
@@ -214,10 +211,10 @@ class Gateway:
         names = {one.agent for one in stored}
         if self._config.announce_agents:
             names |= {agent.name for agent in agents}
-        self._client, self._since = client, since
+        self._client = client
         for each in self._conversations.values():
             each.upkeep.surroundings = self._surroundings
-            each.follow(client, since)
+            each.follow(client)
         for name in sorted(names):
             self._conversation(name)
         for one in stored:
@@ -227,7 +224,7 @@ class Gateway:
     def _hear(self, message: wire.AgentEventMsg) -> None:
         if message.missed:
             for each in self._conversations.values():
-                each.mirror.miss(milliseconds(message.timestamp))
+                each.mirror.miss()
         pair = self._switchboard.pair_of(message)
         if pair is None:
             return
@@ -270,9 +267,23 @@ class Gateway:
             self._conversation(one.agent).upkeep.name(one.title)
         for agent, each in list(self._conversations.items()):
             book = each.journal.book
-            is_gone = agent not in counts and book.born
+            is_gone = agent not in counts and book.log_id
             if is_gone or counts.get(agent, 0) != book.position:
-                await each.mirror.audit(client, MISSED_AFTER)
+                each.mirror.read_again()
+
+
+async def check_features(client: Client) -> None:
+    """Raises GatewayError for a daemon that is too old."""
+    try:
+        features = frozenset((await client.hello()).features)
+    except ServerError as error:
+        if error.code != NOT_OFFERED:
+            raise
+        features = frozenset()
+    if not features >= NEEDED:
+        raise GatewayError(
+            "the daemon is too old for this gateway; upgrade crabtalk, and restart the daemon"
+        )
 
 
 async def speaks_for_owner(client: Client, sender: str, agents: list[str]) -> bool:

@@ -21,6 +21,7 @@ from crabtalk_web.stream import (
     SessionBody,
     Text,
     UserBody,
+    derived_id,
     read_body,
     read_chain,
 )
@@ -183,17 +184,24 @@ class Inbox:
             case UserBody():
                 text = body.content.text
                 is_empty = not text.strip() and not files
-                self._read(seq, None if is_empty else Inbound(seq, text, files), mark)
+                key = self._key_of(mark)
+                self._read(seq, None if is_empty else Inbound(seq, text, files, key=key), mark)
             case SessionBody(content=envelope):
                 match envelope.ev:
                     case Text(text=text):
-                        inbound = Inbound(seq, text, files) if text.strip() else None
+                        key = self._key_of(mark)
+                        inbound = Inbound(seq, text, files, key=key) if text.strip() else None
                         self._read(seq, inbound, mark)
                     case File():
                         kept = (*files, envelope)[-MOST_FILES:]
                         self._journal.note(Read(seq, kept, mark=mark))
                     case _:
                         self._journal.note(Read(seq, files, mark=mark))
+
+    def _key_of(self, mark: Mark) -> str:
+        """The same for a message however often a relay delivers it, and whatever became of the
+        journal: of its session and its sealed bytes."""
+        return f"{key_prefix(self._journal.book.session)}{mark.hash}"
 
     def _read(self, seq: int, inbound: Inbound | None, mark: Mark) -> None:
         if inbound is None:
@@ -245,6 +253,12 @@ class Inbox:
         return body, Mark(hash_of(sealed), local, chain, client)
 
 
+def key_prefix(session: str) -> str:
+    """What the keys of all messages begin with that devices say in a session."""
+    name = session if len(session.encode()) <= LOCAL_ID else derived_id(session)
+    return f"web:{name}:"
+
+
 def hash_of(sealed: str) -> str:
     """Of the bytes: one that looks at the text could be shown the same bytes in another one."""
     return to_base64(hashlib.sha256(from_base64(sealed) or b"").digest())
@@ -275,4 +289,4 @@ def with_guest(inbound: Inbound) -> Inbound:
     first, _, rest = inbound.text.partition(" ")
     if len(first) < 2 or not first.startswith("@") or not rest.strip():
         return inbound
-    return Inbound(inbound.seq, rest.strip(), inbound.files, first[1:])
+    return Inbound(inbound.seq, rest.strip(), inbound.files, first[1:], inbound.key)

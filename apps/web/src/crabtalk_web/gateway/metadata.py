@@ -11,10 +11,19 @@ from typing import Any
 from crabtalk_web import __version__
 
 from .credentials import Credentials
+from .errors import GatewayError
 from .relay_http import MOST_BYTES
 
 # Models, and skills, that are told of.
 MOST = 200
+
+# What devices are told of each mode.
+MODES = {
+    "plan": "Reads only. Nothing is changed, and no other command runs.",
+    "ask": "Reads and harmless commands run. Edits and other commands ask you first.",
+    "accept-edits": "Reads and file edits run. Other commands ask you first.",
+    "auto": "Everything that the agent's file allows runs without asking.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +105,24 @@ def machine_metadata(directory: Path) -> dict[str, Any]:
 
 def machine_state(started_at: int) -> dict[str, Any]:
     return {"status": "running", "pid": os.getpid(), "startedAt": started_at}
+
+
+def mode_metadata(mode: str, *, is_set: bool) -> dict[str, Any]:
+    """Nothing where the mode is not known, so that devices offer no choice they cannot make."""
+    if not mode:
+        return {}
+    return {
+        "operatingModes": [
+            {"code": code, "value": code, "description": sentence}
+            for code, sentence in MODES.items()
+        ],
+        "currentOperatingModeCode": mode,
+        "operatingModeIsSet": is_set,
+    }
+
+
+def check_mode(mode: object) -> str:
+    """Raises GatewayError for what is no mode. Empty is one: back to the agent's own."""
+    if not isinstance(mode, str) or (mode and mode not in MODES):
+        raise GatewayError(f"there is no such mode; there are {', '.join(MODES)}")
+    return mode

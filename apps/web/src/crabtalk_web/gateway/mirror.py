@@ -1,32 +1,37 @@
-"""Mirror: one conversation as its session shows it. What happens there is told here, in its order.
+"""Mirror: one conversation as its session shows it.
 
-It hears the daemon's feed, whoever began the turn. When something was not heard, because the feed
-was too fast, or the daemon or this process away, it is behind: then it has what is missing told
-from the conversation's own messages, and goes on with the feed where those end.
+It follows the conversation's log from a position that the journal keeps: each record is told once,
+in the order of the log. The daemon's feed says when there is more to read, and brings what no log
+of the conversation has: the words of the message that is being written, what delegated runs do, and
+what people are asked. A run whose events the feed did not bring from the beginning is attached to.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from contextlib import aclosing
 
-from crabtalk.client import Client
-from crabtalk_web.adapter import Ask, Heard
-from crabtalk_web.adapter.happenings import Asked, Began, Compacted, Ended
+from crabtalk.client import Client, ServerError
+from crabtalk.protocol import wire
+from crabtalk_web.adapter import Ask, Heard, StreamReader
+from crabtalk_web.adapter.happenings import AnyHappening, Began, Ended, Reason
+from crabtalk_web.adapter.sources import milliseconds
 
 from .book import Book
-from .catching_up import Archive, Message, at, is_complete, made, turns, untold
 from .errors import AWAY
 from .identity import Identity
-from .past import Past, before
-from .teller import Teller, now_ms
+from .live_run import LiveRun
+from .record_log import NOT_FOUND, RecordLog, ToldRecords, read_open_turn
+from .run_teller import RunTeller
+from .teller import UNSEEN, Teller, now_ms
 
-# Happenings that may wait to be told; one more, and it is behind.
+# Events that may wait to be told. The log has what matters of those that do not fit.
 MOST_WAITING = 16_384
-# Seconds: for what a feed has on its way; between two looks at a daemon that is at work; without a
-# word until what was said so far is shown.
-ON_ITS_WAY = 1.5
-LOOK_EVERY = 0.5
+# Seconds: what a feed may have on its way when the log has it already; between two looks at the log
+# while a turn goes on; without a word until what was said so far is shown.
+ON_ITS_WAY = 0.3
+STALLED = 1.5
 SILENCE = 2.0
 
 log = logging.getLogger(__name__)
@@ -45,13 +50,18 @@ class Mirror:
         self.teller = teller
         self._backfill = backfill
         self._most_bytes = most_bytes
-        self._waiting: deque[Heard] = deque()
+        self._heard: deque[Heard | None] = deque()  # None: some are missing here
+        self._drained = asyncio.Event()  # no event waits
         self._news = asyncio.Event()
         self._client: Client | None = None
-        self._since = 0  # what began later than this is on the feed, or will be
+        self._epoch = 0  # another one with each connection, and with each session
+        self._log = RecordLog(identity)
+        self._runs = RunTeller(identity, teller, self._log, lambda: not self._is_full)
+        self._blocked_at = 0.0  # since when the log is ahead of the feed, and nothing was heard
+        self._attached: asyncio.Task[None] | None = None
+        self._attached_run = ""
+        self._group: asyncio.TaskGroup | None = None
         self.is_behind = True
-        self._gap = 0  # how often it fell behind
-        self._past = Past(identity)
         self.cleared: Callable[[], None] = self.wake  # the conversation is another now
 
     @property
@@ -67,97 +77,84 @@ class Mirror:
     def is_thinking(self) -> bool:
         return self.teller.is_busy
 
+    def on_rename(self, renamed: Callable[[str], None]) -> None:
+        """Has `renamed` called with the conversation's title, whenever the log has one."""
+        self._runs.renamed = renamed
+
     @property
     def asks(self) -> tuple[Ask, ...]:
         return self.teller.asks
 
     # ── From outside ────────────────────────────────────────────────────────────────────────
 
-    def follow(self, client: Client, since: int) -> None:
-        """A feed begins. What happened before `since` is to be found in the messages."""
-        self._client = client
-        self._since = since
-        self._fall_behind()
+    def follow(self, client: Client) -> None:
+        """A feed begins."""
+        self._start_over(client)
 
     def leave(self) -> None:
         """The daemon is away."""
-        self._client = None
-        self._fall_behind()
+        self._start_over(None)
 
     def hear(self, heard: Heard) -> None:
-        if len(self._waiting) >= MOST_WAITING:
-            self._since = heard.at
-            self._fall_behind()
-        self._waiting.append(heard)
+        if len(self._heard) >= MOST_WAITING:
+            self._heard.clear()
+            self._heard.append(None)
+        self._heard.append(heard)
+        self._blocked_at = 0.0
+        self._drained.clear()
         self._news.set()
 
-    def miss(self, since: int) -> None:
-        """Something got lost, of this conversation or of another."""
-        self._since = since
-        self._fall_behind()
+    def miss(self) -> None:
+        """The feed left something out, of this conversation or of another."""
+        self._heard.append(None)
+        self._news.set()
 
     def wake(self) -> None:
         """There may be room again."""
         self._news.set()
 
+    def read_again(self) -> None:
+        """The log may have more than was heard of."""
+        self._runs.must_read = True
+        self._news.set()
+
     def begin(self, *, anew: bool) -> None:
         """There is a session now; anew, it is another, and its book is empty."""
         if anew:
-            self._fall_behind()
+            self.teller.begin_again()
+            self._start_over(self._client)
         self._news.set()
 
-    async def audit(self, client: Client, patience: float) -> None:
-        """Looks for messages that nobody told us of, which have been there for so many seconds."""
-        gap = self._gap
-        is_cleared = await self._is_cleared(client)
-        messages = await self._past.messages(client, self.book.position)
-        if is_cleared and gap == self._gap:
-            self.miss(now_ms())
-        if self.is_busy or gap != self._gap or not messages:
-            return
-        left = untold(messages, self.book.position, self.book.through)
-        if not left:
-            self.teller.note((), run="", position=messages[-1].id + 1)
-        elif now_ms() - at(left[0]) > patience * 1000:
-            log.warning("%s has messages that nobody told us of", self.identity.agent)
-            self.miss(now_ms())
+    def _start_over(self, client: Client | None) -> None:
+        self._client = client
+        self._epoch += 1
+        self._heard.clear()
+        self._log.start(self.book.record, self.book.log_id)
+        self._runs.start_over()
+        self._detach()
+        self.is_behind = True
+        self._news.set()
 
     async def work(self) -> None:
         """Until cancelled. All that was noted stays noted then."""
-        while True:
-            self._news.clear()
-            if self._client is None or not self.book.session or self._is_full:
-                await self._pause(SILENCE)
-                continue
-            try:
-                if self.is_behind:
-                    await self._catch_up(self._client)
-                else:
-                    await self._go_on(self._client)
-            except AWAY as error:
-                log.info("cannot ask for the messages of %s: %s", self.identity.agent, error)
-                await self._pause(SILENCE)
+        async with asyncio.TaskGroup() as self._group:
+            while True:
+                self._news.clear()
+                client = self._client
+                if client is None or not self.book.session or self._is_full:
+                    await self._pause(SILENCE)
+                    continue
+                try:
+                    await self._go_on(client)
+                except AWAY as error:
+                    log.info("cannot read the log of %s: %s", self.identity.agent, error)
+                    self._runs.must_read = True
+                    await self._pause(SILENCE)
 
     @property
     def _is_full(self) -> bool:
-        """Whether enough waits for the relay. The rest waits here, or in the conversation."""
+        """Whether enough waits for the relay. The rest waits in the conversation's log."""
         return self.book.unsent_bytes > self._most_bytes
-
-    async def _go_on(self, client: Client) -> None:
-        while self._waiting and not self.is_behind and not self._is_full:
-            self.teller.tell(self._waiting.popleft())
-        if not self.book.born and (self.book.run or self.book.through):
-            await self._is_cleared(client)  # so that it is known from now on
-        if not self.teller.is_busy and not self._waiting:
-            await self._news.wait()
-            return
-        if self._waiting or await self._pause(SILENCE) or not self.teller.is_busy:
-            return
-        self.teller.idle(now_ms())
-        gap = self._gap
-        # A feed says that something got lost with the next element, and there may never be one.
-        if not (await client.get_stats()).runs and not self._waiting and gap == self._gap:
-            self.miss(now_ms())
 
     async def _pause(self, seconds: float) -> bool:
         """False when nothing has come until then."""
@@ -168,144 +165,158 @@ class Mirror:
             return False
         return True
 
-    # ── Behind ──────────────────────────────────────────────────────────────────────────────
+    # ── Steps ───────────────────────────────────────────────────────────────────────────────
 
-    def _fall_behind(self) -> None:
-        self.is_behind = True
-        self._gap += 1
-        self._waiting.clear()
-        self.teller.begin_again()
-        self._news.set()
+    async def _go_on(self, client: Client) -> None:
+        """Reads what there is to read, tells what can be told, and waits for more. Raises what the
+        client raises."""
+        if self._runs.must_read and self._log.has_room:
+            await self._read(client)
+        if self._runs.live is not None and self._runs.live.is_paced:
+            self._detach()
+        self._runs.tell_entries()
+        while self._heard and not self._runs.must_read and not self._is_full:
+            heard = self._heard.popleft()
+            if heard is not None and isinstance(heard.what, Began) and not heard.is_streamed:
+                self.is_behind = False  # from here on all is heard as it happens
+            self._runs.take(heard)
+            self._runs.tell_entries()
+        if not self._heard:
+            self._drained.set()
+        if (self._runs.must_read and self._log.has_room) or self._is_full:
+            return
+        if self._log.entries:
+            await self._wait_for_feed(client)
+            return
+        self._blocked_at = 0.0
+        self._catch_up()
+        if self.book.run and not self._is_live(self.book.run):
+            if not await self._pause(ON_ITS_WAY):
+                self._attach(client, self.book.run)
+        elif not self.teller.is_busy and not self.book.pending:
+            await self._news.wait()
+        elif not await self._pause(SILENCE):
+            self.teller.idle(now_ms())
+            self._runs.must_read = True
 
-    async def _catch_up(self, client: Client) -> None:
-        """Raises what the client raises; it is then still behind. Cancelled, the same."""
-        while self.is_behind:
-            self._news.clear()
-            gap = self._gap
-            if await self._is_cleared(client):
-                if gap == self._gap and client is self._client:
-                    self._give_up()
-                    await self._pause(SILENCE)
+    async def _wait_for_feed(self, client: Client) -> None:
+        """The log is ahead of the feed; for a feed that lost something, it always is."""
+        if run := self._runs.unknown_run:
+            if not await self._pause(ON_ITS_WAY):
+                self._attach(client, run)
+            return
+        now = asyncio.get_running_loop().time()
+        self._blocked_at = self._blocked_at or now
+        if now - self._blocked_at > STALLED:
+            self._runs.live, self._blocked_at = None, 0.0
+        else:
+            await self._pause(STALLED)
+
+    def _is_live(self, run: str) -> bool:
+        """Whether the end of a run will be heard."""
+        is_live = self._runs.live is not None and self._runs.live.run == run
+        is_attached = self._attached is not None and not self._attached.done()
+        return is_live or (is_attached and self._attached_run == run)
+
+    def _catch_up(self) -> None:
+        """All that the log has is told."""
+        if self.book.record != self._log.position and self._log.position:
+            self.teller.note(
+                (), run=self.book.run, record=self._log.position, position=self._runs.read_messages
+            )
+        self._runs.end_unrecorded()
+        if self.is_behind:
+            self.is_behind = False
+            self.teller.changed()
+
+    # ── The log ─────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self, client: Client) -> None:
+        epoch = self._epoch
+        self._runs.must_read = False
+        if not self._log.position and self._runs.told is None:
+            told = await self._find_told(client)
+            if epoch != self._epoch:
                 return
-            first = next(filter(is_beginning, self._waiting), None)
-            messages = await self._messages(client)
-            archives = await self._past.archives(client)
-            if client is not self._client:
-                return
-            if gap != self._gap:
-                continue  # more got lost meanwhile, and these messages may be too old to have it
-            if first is None and any(map(is_beginning, self._waiting)):
-                continue  # what it begins with may not be among these messages
-            if first is not None:
-                messages = before(messages, first.at)
-            found = turns(untold(messages, self.book.position, self.book.through))
-            if first is None and found and self._is_coming(found[-1][0]):
-                await self._pause(0.1)  # it began after the feed did, and will be heard there
-                continue
-            begin = messages[0].id if messages else self.book.position
-            # By number: in the millisecond in which it is folded the next turn may begin.
-            folded = [one for one in archives if one.end_id >= begin]
-            for turn in found:
-                self._tell_archives(one for one in folded if one.end_id <= turn[0].id)
-                if turn is not found[-1]:
-                    self.teller.tell_whole(turn)
-                elif first is not None:
-                    self.teller.tell_whole(turn, self._end())
-            if first is not None or not found or await self._tell_last(client, found[-1]):
-                self._tell_archives(one for one in folded if first is None or made(one) < first.at)
-                self._go_live(messages[-1].id + 1 if messages and first is None else 0)
-            else:
-                await self._pause(LOOK_EVERY)
+            self._runs.told = told
+        page = await self._log.fetch(client)
+        if epoch != self._epoch:
+            return
+        if self._is_other_log(page):
+            if self.teller.is_busy:
+                self.teller.lose()
+            self.cleared()  # what is said from now on belongs to another session
+            self._runs.must_read = True
+            await self._pause(SILENCE)
+            return
+        if page is None:
+            return
+        if page.restarted:
+            self._log.start(0, "")
+            self._runs.told = ToldRecords(self.book.position, self.book.through, self.book.run)
+        if page.log_id != self.book.log_id:
+            await self.teller.keep_log_id(page.log_id)
+        self._log.add(page)
+        self._runs.must_read = self._runs.must_read or page.has_more
 
-    def _is_coming(self, message: Message) -> bool:
-        is_young = now_ms() - at(message) < ON_ITS_WAY * 1000
-        return message.role == "user" and at(message) >= self._since and is_young
-
-    def _end(self) -> Heard | None:
-        """That of the run of which the feed has the rest, if it is there."""
-        for heard in self._waiting:
-            if is_beginning(heard):
-                return None
-            if heard.parent is None and isinstance(heard.what, Ended):
-                return heard
-        return None
-
-    def _tell_archives(self, archives: Iterable[Archive]) -> None:
-        """Those that are not told. Later ones are on the feed."""
-        for one in archives:
-            if self.book.through < made(one) < self._since:
-                self.teller.tell_archive(made(one), one.title)
-
-    def _go_live(self, position: int) -> None:
-        """What is left of runs that are told is passed over."""
-        if position > self.book.position and not self.book.run:
-            self.teller.note((), run="", position=position)
-        while self._waiting and not is_beginning(self._waiting[0]):
-            heard = self._waiting.popleft()
-            if isinstance(heard.what, Compacted):
-                self.teller.tell(heard)
-        self.is_behind = False
-        self.teller.changed()
-
-    async def _tell_last(self, client: Client, turn: Sequence[Message]) -> bool:
-        """The last turn there is, which may go on. True once it is told to its end."""
-        gap = self._gap
-        if (end := self._end()) is not None:
-            # All of a turn is among the messages by the time its end is heard.
-            messages = await self._messages(client)
-            if gap != self._gap:
-                return False
-            known = [m for m in messages if m.id >= turn[0].id and at(m) <= end.at]
-            self.teller.tell_whole((turns(known) or [list(turn)])[0], end)
-            while self._waiting.popleft() is not end:
-                pass
-            return True
-        if not self._is_heard() and await self._is_over(client, turn):
-            if self._is_heard():
-                return False
-            self.teller.tell_whole(turn)
-            return True
-        if gap != self._gap:
-            return False
-        run = self.teller.tell_so_far(turn)
-        for heard in [h for h in self._waiting if isinstance(h.what, Asked)]:
-            self.teller.tell_ask(heard, run)
-        if self._end() is None:
-            self._waiting.clear()
-        return False
-
-    async def _is_over(self, client: Client, turn: Sequence[Message]) -> bool:
-        gap = self._gap
-        if not is_complete(turn) and (await client.get_stats()).runs:
-            return False
-        return gap == self._gap
-
-    def _is_heard(self) -> bool:
-        """Whether the feed has anything of a run that goes on."""
-        return any(heard.parent is None for heard in self._waiting)
-
-    async def _is_cleared(self, client: Client) -> bool:
-        """Whether the conversation that was told of is gone; there may be another in its place."""
-        first = await self._past.first(client)
-        born = self.book.born
-        if first and not born:
-            await self.teller.keep_born(first)
-        return bool(born) and first != born
-
-    def _give_up(self) -> None:
-        """What is said from now on belongs to another session."""
-        if self.teller.is_busy:
-            self.teller.lose()
-        self.cleared()
-
-    async def _messages(self, client: Client) -> list[Message]:
-        """All from the first one on that may be untold."""
+    async def _find_told(self, client: Client) -> ToldRecords:
+        """What is told already, for a book that has no position in the log."""
         book = self.book
-        offset = book.position
-        if not offset and not book.through and not book.run:
-            offset = await self._past.last(client, self._backfill)
-        return await self._past.messages(client, offset)
+        opened = read_open_turn(book.recent) if book.run else None
+        if opened is not None:
+            return ToldRecords(book.position, max(book.through, opened.time), book.run)
+        if not book.position and not book.through:
+            position = await self._log.count_messages(client) - self._backfill
+            return ToldRecords(max(0, position), 0)
+        return ToldRecords(book.position, book.through, book.run)
+
+    def _is_other_log(self, page: wire.RecordPage | None) -> bool:
+        """Whether the conversation that was told of is gone; there may be another in its place."""
+        book = self.book
+        if page is None:
+            return bool(book.log_id or book.born)
+        if book.log_id:
+            return page.log_id != book.log_id
+        messages = [r.message for r in page.records if r.WhichOneof("record") == "message"]
+        has_first = bool(messages) and messages[0].id == 0
+        return bool(book.born) and has_first and milliseconds(messages[0].timestamp) != book.born
+
+    # ── Events ──────────────────────────────────────────────────────────────────────────────
+
+    def _attach(self, client: Client, run: str) -> None:
+        """Follows a run of which the feed did not bring the beginning."""
+        if self._group is not None and not self._is_live(run):
+            self._detach()
+            self._attached_run = run
+            self._attached = self._group.create_task(self._follow_run(client, run, self._epoch))
+
+    def _detach(self) -> None:
+        if self._attached is not None:
+            self._attached.cancel()
+        self._attached, self._attached_run = None, ""
+
+    async def _follow_run(self, client: Client, run: str, epoch: int) -> None:
+        agent, sender = self.identity.agent, self.identity.sender
+        reader = StreamReader(agent, sender, run=run)
+        try:
+            async with aclosing(client.attach(agent, sender=sender, run_id=run)) as events:
+                async for _, event in events:
+                    heard = reader.read(event, now_ms())
+                    if len(self._heard) >= MOST_WAITING // 2:
+                        await self._drained.wait()
+                    if epoch != self._epoch:
+                        return
+                    if heard is not None:
+                        self.hear(heard)
+        except ServerError as error:
+            if error.code != NOT_FOUND:
+                log.info("cannot follow a run of %s: %s", agent, error)
+            elif epoch == self._epoch:
+                self._runs.live = LiveRun(run, "", is_paced=False)
+                self.hear(as_streamed(run, Ended(Reason.ERROR, UNSEEN)))
+        except AWAY as error:
+            log.info("cannot follow a run of %s: %s", agent, error)
 
 
-def is_beginning(heard: Heard) -> bool:
-    return heard.parent is None and isinstance(heard.what, Began)
+def as_streamed(run: str, what: AnyHappening) -> Heard:
+    return Heard(run=run, what=what, at=now_ms(), is_streamed=True)

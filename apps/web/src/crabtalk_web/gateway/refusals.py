@@ -78,10 +78,10 @@ class Refusals:
         if len(self._said) > NOTICES_AN_HOUR:
             self._say(MANY, refused)
         else:
-            self._say(f"**Not delivered:** {sentence(reason, text)}", refused)
+            self._say(f"**Not delivered:** {describe_refusal(reason, text)}", refused)
 
 
-def sentence(reason: Reason, text: str) -> str:
+def describe_refusal(reason: Reason, text: str) -> str:
     said = f"the message {code(text, EXCERPT)}" if text.strip() else "a file"
     told = SENTENCES[reason].format(said=said)
     return told[0].upper() + told[1:]

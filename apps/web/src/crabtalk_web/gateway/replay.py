@@ -100,7 +100,9 @@ class Memory:
         """A message was looked at, and taken unless the mark has a reason."""
         if mark.reason:
             self.refused += 1
-        if mark.hash not in self._seen:
+        # A refused message of a chain stays refused by its chain. If its hash were added, a relay
+        # could deliver old messages of a chain until the hashes of others are forgotten.
+        if mark.hash not in self._seen and not mark.reason:
             self._seen[mark.hash] = mark.local
             if len(self._seen) > MOST_SEEN:
                 self._seen.popitem(last=False)

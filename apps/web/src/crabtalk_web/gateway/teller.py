@@ -1,33 +1,25 @@
 """Teller: what happens in a conversation becomes envelopes, which are noted in its journal.
 
-It tells what it is given, as it happens or from the messages that were kept of it, and never twice.
+It tells what it is given, as it happens or from the log, and notes with it how far the log is told.
 When, and in which order, is for the mirror to say.
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
 from crabtalk_web.adapter import Adapter, Ask, Heard, Spoken
-from crabtalk_web.adapter.happenings import (
-    Began,
-    Called,
-    Compacted,
-    Ended,
-    Returned,
-    Steered,
-)
+from crabtalk_web.adapter.happenings import Called, Piece, Returned, SegmentOver
 from crabtalk_web.stream import Envelope, EnvelopeError, File, Service, encode
 from crabtalk_web.stream.plain import parsed
 
 from .book import Book
-from .catching_up import Message, at, ending, rest_of, run_of
 from .config import GatewayConfig
-from .entries import Outgoing, Said
+from .entries import Outgoing, Progress, Said
 from .identity import Identity
 from .journal import Journal
 
@@ -50,6 +42,8 @@ class Teller:
         self._config = config
         self._changed = changed
         self._adapter = self._new_adapter()
+        # What was heard of the run that goes on; the book has what is told of it.
+        self.progress = self.book.progress
 
     @property
     def book(self) -> Book:
@@ -72,40 +66,38 @@ class Teller:
     def begin_again(self) -> None:
         """It knows what was noted, and no more: what was heard and not noted will be told again."""
         self._adapter = self._new_adapter()
+        self.progress = self.book.progress
 
     def changed(self) -> None:
         """Something may be otherwise than it was, though nothing was noted."""
         self._changed(())
 
     def _new_adapter(self) -> Adapter:
-        adapter = Adapter(
+        return Adapter(
             self._identity.tag,
             is_compat=self._config.compat,
             shows_output=self._config.output_as_thinking,
             history=tuple(self.book.recent),
         )
-        for text in self.book.unseen:
-            adapter.know(text)
-        return adapter
 
-    async def keep_born(self, when: int) -> None:
-        """When the conversation began. On disk at once: who is killed and comes back after it was
+    async def keep_log_id(self, log_id: str) -> None:
+        """Which log is told here. On disk at once: who is killed and comes back after it was
         cleared could not tell that there is another one now."""
-        self.note((), run=self.book.run, born=when)
+        self.note((), run=self.book.run, log_id=log_id)
         await self._journal.flush()
 
     # ── On the side ─────────────────────────────────────────────────────────────────────────
-
-    def know(self, text: str) -> None:
-        """Devices have this text already."""
-        self._adapter.know(text)
 
     def kill(self) -> None:
         self._adapter.kill()
 
     def lose(self) -> None:
-        """Nobody should wait for the turn any longer."""
+        """Nobody should wait for the turn any longer. Its run may go on, as another turn."""
         self.note(self._adapter.lose(now_ms()), run=self.book.run)
+
+    def end_unseen(self, when: int) -> None:
+        """The run is over, and nothing says how it ended."""
+        self.note(self._adapter.lose(when, UNSEEN), run="")
 
     def idle(self, when: int) -> None:
         """What was said so far is shown."""
@@ -141,24 +133,59 @@ class Teller:
     # ── As it happens ───────────────────────────────────────────────────────────────────────
 
     def tell(self, heard: Heard) -> None:
-        """What the feed has, in its order."""
-        run, through, seen = heard.run, 0, self._seen(heard)
-        if isinstance(heard.what, Compacted):
-            run, through, seen = self.book.run, 0 if self.book.run else heard.at, ""
-        elif heard.parent is not None:
-            run, seen = self.book.run, ""
-        elif isinstance(heard.what, Ended):
-            run, through = "", heard.at
+        """An event of the run that goes on, or of one that it has delegated to."""
+        if heard.parent is None and isinstance(heard.what, Piece):
+            self._count(heard.what)
         files = self._files(heard)
         envelopes = self._adapter.hear(msgspec.structs.replace(heard, missed=0))
-        self.note(envelopes, run=run, through=through, seen=seen, files=files)
+        self.note(envelopes, run=self.book.run, files=files)
 
-    def _seen(self, heard: Heard) -> str:
-        match heard.what:
-            case Began(said=text) | Steered(text=text) if text in self.book.unseen:
-                return text
-            case _:
-                return ""
+    def _count(self, piece: Piece) -> None:
+        read = self.progress
+        reasoning = read.reasoning + len(piece.text) * piece.thinking
+        text = read.text + len(piece.text) * (not piece.thinking)
+        self.progress = msgspec.structs.replace(read, reasoning=reasoning, text=text)
+
+    # ── From the log ────────────────────────────────────────────────────────────────────────
+
+    def tell_record(
+        self,
+        happened: Iterable[Heard],
+        *,
+        run: str,
+        progress: Progress,
+        record: int,
+        position: int = 0,
+        through: int = 0,
+        seen: str = "",
+    ) -> None:
+        """All that a record says, noted in one with where the log goes on: so it is told once.
+        `run` is the one that goes on after it, and `progress` how far that is told then."""
+        envelopes: list[Envelope] = []
+        files: list[Outgoing] = []
+        if run and run != self.book.run:
+            self._adapter.reopen(run)
+        for heard in happened:
+            files += self._files(heard)
+            envelopes += self._adapter.hear(heard)
+            if isinstance(heard.what, SegmentOver):
+                envelopes += self._adapter.idle(heard.at)
+        self.progress = progress
+        self.note(
+            envelopes,
+            run=run,
+            record=record,
+            position=position,
+            through=through,
+            seen=seen,
+            files=tuple(files),
+        )
+
+    def end(self, heard: Heard) -> None:
+        """The run is over, and the log does not say it."""
+        run = "" if heard.run == self.book.run else self.book.run
+        envelopes = self._adapter.hear(msgspec.structs.replace(heard, missed=0))
+        self.note(envelopes, run=run, through=0 if run else heard.at)
 
     def _files(self, heard: Heard) -> tuple[Outgoing, ...]:
         """Those that are sent by this, or not after all."""
@@ -180,16 +207,43 @@ class Teller:
         envelopes: Sequence[Envelope],
         *,
         run: str,
+        record: int = 0,
+        log_id: str = "",
         position: int = 0,
         through: int = 0,
         seen: str = "",
         files: tuple[Outgoing, ...] = (),
-        born: int = 0,
     ) -> None:
         fine = tuple(envelope for envelope in envelopes if self._is_fine(envelope))
-        if fine or run != self.book.run or position or through or seen or files or born:
-            self._journal.note(Said(fine, run, position, through, seen, files, born))
+        told = self._told_progress() if run else Progress()
+        has_moved = run != self.book.run or told != self.book.progress
+        if fine or has_moved or record or log_id or position or through or seen or files:
+            self._journal.note(
+                Said(
+                    fine,
+                    run,
+                    position,
+                    through,
+                    seen,
+                    files,
+                    record=record,
+                    log_id=log_id,
+                    progress=told if has_moved else None,
+                )
+            )
+        if not run:
+            self.progress = Progress()
         self._changed(fine)
+
+    def _told_progress(self) -> Progress:
+        """What was heard, without the words that are in no envelope yet."""
+        count, is_reasoning = self._adapter.pending
+        heard = self.progress
+        return msgspec.structs.replace(
+            heard,
+            reasoning=heard.reasoning - count * is_reasoning,
+            text=heard.text - count * (not is_reasoning),
+        )
 
     def _is_fine(self, envelope: Envelope) -> bool:
         try:
@@ -198,50 +252,6 @@ class Teller:
             log.error("an envelope cannot be sent and is left out: %s", error)  # noqa: TRY400
             return False
         return True
-
-    # ── From what was kept ──────────────────────────────────────────────────────────────────
-
-    def tell_archive(self, made: int, title: str) -> None:
-        heard = Heard(run=f"archive:{made}", what=Compacted(title), at=made)
-        self.note(self._adapter.hear(heard), run=self.book.run, through=made)
-
-    def tell_ask(self, heard: Heard, run: str) -> None:
-        """Of a turn that is told from its messages, which have no questions."""
-        own = heard if heard.parent is not None else msgspec.structs.replace(heard, run=run)
-        self.note(self._adapter.hear(own), run=run)
-
-    def tell_whole(self, turn: Sequence[Message], end: Heard | None = None) -> None:
-        """A turn that is over. Without `end`, what it says itself of its end is all there is."""
-        run = self.tell_so_far(turn)
-        if end is None and (what := ending(turn)) is not None:
-            end = Heard(run=run, what=what, at=at(turn[-1]))
-        if end is None:
-            envelopes = self._adapter.lose(at(turn[-1]), UNSEEN)
-        else:
-            envelopes = self._adapter.hear(msgspec.structs.replace(end, run=run, missed=0))
-        through = end.at if end is not None else 0
-        self.note(envelopes, run="", position=turn[-1].id + 1, through=through)
-
-    def tell_so_far(self, turn: Sequence[Message]) -> str:
-        """Whatever of a turn is not told yet. The name its run goes by."""
-        is_going_on = bool(self.book.run)
-        run = self.book.run or run_of(turn[0])
-        told = tuple(self.book.of_run) if is_going_on else ()
-        for heard in rest_of(turn, run, told, self._identity.agent, self._identity.sender):
-            heard = self._known(heard)
-            files = self._files(heard)
-            self.note(self._adapter.hear(heard), run=run, seen=self._seen(heard), files=files)
-        self.note(self._adapter.idle(at(turn[-1])), run=run)
-        return run
-
-    def _known(self, heard: Heard) -> Heard:
-        """A message has a skill in place of its name; devices have the text with the name."""
-        match heard.what:
-            case Began(said=said) if said.endswith("</skill>"):
-                for text in self.book.unseen:
-                    if text.startswith("/") and text not in said:
-                        return msgspec.structs.replace(heard, what=Began(text))
-        return heard
 
 
 def path_in(arguments: str) -> str:

@@ -9,9 +9,8 @@ from .config import GatewayConfig
 from .credentials import Credentials
 from .errors import AWAY, RelayAwayError
 from .identity import Identity
-from .metadata import Surroundings, merged, session_metadata
+from .metadata import Surroundings, merged, mode_metadata, session_metadata
 from .mirror import Mirror
-from .modes import mode_metadata
 from .questions import Questions
 from .records import Records
 from .relay_socket import RelaySocket
@@ -98,8 +97,6 @@ class Upkeep:
                     await self.alive(socket)
                 if not self._mirror.is_behind:  # else it is not yet known what is being asked
                     await self.records.change("agentState", self._questions.state)
-                if not was_thinking:
-                    await self._learn_title()
                 if not was_thinking or not self._mode or self._is_mode_stale:
                     await self._learn_mode()
                 if not was_thinking or self._mode != self._told_mode:
@@ -146,18 +143,6 @@ class Upkeep:
             "mode": "remote",
         }
         await socket.tell("session-alive", told)
-
-    async def _learn_title(self) -> None:
-        client, identity = self._client, self._identity
-        if client is None:
-            return
-        try:
-            found = await client.list_active_conversations(identity.agent, identity.sender)
-        except AWAY:
-            return
-        for one in found.conversations:
-            if (one.agent, one.sender) == (identity.agent, identity.sender):
-                self.name(one.title)
 
     async def _learn_mode(self) -> None:
         """A daemon that knows no modes says so once, and is not asked again."""

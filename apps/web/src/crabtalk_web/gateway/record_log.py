@@ -1,0 +1,149 @@
+"""RecordLog: the records of a conversation as the daemon has them, page by page from a position."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from crabtalk.client import Client, ServerError
+from crabtalk.protocol import wire
+from crabtalk_web.adapter.sources import milliseconds
+from crabtalk_web.stream import Envelope, Text, ToolCallEnd, ToolCallStart, TurnEnd
+
+from .identity import Identity
+
+PAGE = 200
+# Records in memory; the rest waits at the daemon.
+MOST_RECORDS = 1000
+NOT_FOUND = 404
+
+
+class Entry(NamedTuple):
+    """A record, and the position of what follows it."""
+
+    record: wire.ConversationRecord
+    after: int
+
+
+class RecordLog:
+    """Records that were read and not taken out yet, and where the next page begins."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._agent = identity.agent
+        self._sender = identity.sender
+        self.entries: deque[Entry] = deque()
+        self.position = 0
+        self.log_id = ""
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.entries) < MOST_RECORDS
+
+    def start(self, position: int, log_id: str) -> None:
+        self.entries.clear()
+        self.position, self.log_id = position, log_id
+
+    async def fetch(self, client: Client) -> wire.RecordPage | None:
+        """The next page; None when there is no such conversation. Raises what the client raises."""
+        try:
+            return await client.list_records(
+                self._agent,
+                sender=self._sender,
+                position=self.position or None,
+                log_id=self.log_id or None,
+                limit=PAGE,
+            )
+        except ServerError as error:
+            if error.code == NOT_FOUND:
+                return None
+            raise
+
+    async def count_messages(self, client: Client) -> int:
+        try:
+            page = await client.list_messages(self._agent, sender=self._sender, limit=1)
+        except ServerError as error:
+            if error.code == NOT_FOUND:
+                return 0
+            raise
+        return page.total
+
+    def add(self, page: wire.RecordPage) -> None:
+        places = [record.position for record in page.records[1:]] + [page.next_position]
+        self.entries += map(Entry, page.records, places)
+        self.position, self.log_id = page.next_position, page.log_id
+
+
+class ToldRecords:
+    """Tells which records of a log are told already, for a journal that has no position in it: one
+    of an earlier version, or of a log that is shorter than it was.
+
+    Messages are told that have a smaller number than `position` or are not later than `through`,
+    in milliseconds. Behind the first that is not, nothing is.
+    """
+
+    def __init__(self, position: int, through: int, open_run: str = "") -> None:
+        self._position = position
+        self._through = through
+        self._open_run = open_run  # its end is not told
+        self._has_found_new = False
+
+    def has(self, record: wire.ConversationRecord) -> bool:
+        if self._has_found_new:
+            return False
+        match record.WhichOneof("record"):
+            case "message":
+                self._has_found_new = self._is_new_message(record.message)
+            case "compaction":
+                archive = record.compaction.archive
+                is_later = milliseconds(archive.archived_at) > self._through
+                self._has_found_new = archive.end_id >= self._position and is_later
+            case "run_end":
+                return not self._open_run or record.run_end.run_id != self._open_run
+        return not self._has_found_new
+
+    def _is_new_message(self, message: wire.ConversationMessage) -> bool:
+        if message.id < self._position:
+            return False
+        at = milliseconds(message.timestamp)
+        # Times have milliseconds, and in the one in which a turn ends the next may begin.
+        return at > self._through or (at == self._through and message.role == "user")
+
+
+class OpenTurn(NamedTuple):
+    """What a journal without a position says of a turn that is not over: when its last envelope
+    was made, and how many characters, spaces not counted, are told of the message in flight."""
+
+    time: int
+    reasoning: int
+    text: int
+
+
+def read_open_turn(recent: Iterable[Envelope]) -> OpenTurn | None:
+    """None when no turn is open."""
+    last: OpenTurn | None = None
+    tasks: set[str] = set()
+    for envelope in recent:
+        time = int(envelope.time)
+        counted = (last.reasoning, last.text) if last is not None else (0, 0)
+        match envelope.ev:
+            case TurnEnd():
+                last, tasks = None, set()
+                continue
+            case ToolCallStart(args=args):
+                tasks.add(str(args.get("sessionSubagent", "")))
+                counted = counted if envelope.subagent in tasks - {""} else (0, 0)
+            case ToolCallEnd():
+                counted = counted if envelope.subagent in tasks - {""} else (0, 0)
+            case Text(text=text, thinking=thinking) if envelope.role == "agent":
+                size = 0 if envelope.subagent in tasks - {""} else len("".join(text.split()))
+                counted = (counted[0] + size * thinking, counted[1] + size * (not thinking))
+        last = OpenTurn(time, *counted)
+    return last
+
+
+def skip_characters(text: str, count: int) -> int:
+    """Where the text goes on after so many characters that are no space."""
+    for place, character in enumerate(text):
+        if count == 0:
+            return place
+        count -= not character.isspace()
+    return len(text)

@@ -1,0 +1,100 @@
+"""Client keys: what a key adds to a turn, in the client and in the daemon.
+
+    python -m bench client [--turns N]
+
+Turns with a key and turns without one take place by turns, in conversations of their own, so that
+whatever else the machine does meets both. A fresh client asks for each connection once whether the
+daemon knows keys; that is the second row of each.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import uvloop
+
+from crabtalk.client import Client, connect
+from crabtalk.protocol import wire
+from tests.model_server import model_process
+
+from .accepted import Times, elapsed
+from .crowd import daemon
+from .peers import on_core, percentile, rss
+from .report import Table
+
+SCRIPT = "!say good day to you"
+BURST = "!chunks 5000 0"
+SIDES = {"without a key": 0.0, "with a key": 30.0}  # seconds to reconnect within: 0 is no keys
+
+
+async def one_turn(client: Client, sender: str, script: str, times: Times) -> float:
+    """The milliseconds it took."""
+    begun = time.perf_counter()
+    has_spoken = False
+    async with aclosing(client.stream("crab", script, sender=sender)) as events:
+        async for event in events:
+            match event:
+                case wire.StreamStart():
+                    times.starts.append(elapsed(begun))
+                case wire.StreamChunk() if not has_spoken:
+                    has_spoken = True
+                    times.words.append(elapsed(begun))
+                case wire.StreamEnd():
+                    assert not event.error, event.error
+    return elapsed(begun)
+
+
+async def measure(home: Path, turns: int) -> dict[str, dict[str, tuple[Times, list[float]]]]:
+    found: dict[str, dict[str, tuple[Times, list[float]]]] = {}
+    clients = {name: connect(home=home, reconnect_timeout=SIDES[name]) for name in SIDES}
+    for client in clients.values():
+        await one_turn(client, "warm", SCRIPT, Times())
+    for number in range(turns):
+        for name in list(SIDES)[:: 1 if number % 2 else -1]:
+            for what, script in (("a short answer", SCRIPT), ("5,000 chunks", BURST)):
+                if what != "a short answer" and number % 10:
+                    continue
+                times, whole = found.setdefault(what, {}).setdefault(name, (Times(), []))
+                whole.append(await one_turn(clients[name], f"{name} {number % 20}", script, times))
+            fresh = connect(home=home, reconnect_timeout=SIDES[name])
+            async with fresh:
+                what = "a short answer, fresh client"
+                times, whole = found.setdefault(what, {}).setdefault(name, (Times(), []))
+                whole.append(await one_turn(fresh, f"{name} {number % 20}", SCRIPT, times))
+    for client in clients.values():
+        await client.__aexit__(None, None, None)
+    await asyncio.sleep(0)
+    return found
+
+
+def run(arguments: list[str]) -> list[Table]:
+    parser = argparse.ArgumentParser("python -m bench client")
+    parser.add_argument("--turns", type=int, default=400)
+    turns = parser.parse_args(arguments).turns
+    with tempfile.TemporaryDirectory() as scratch:
+        with on_core(-1):
+            model = model_process()
+            url, _ = model.__enter__()
+        with daemon("now", Path(scratch) / "home", url) as target, on_core(-1):
+            before = rss(target.pid)
+            found = uvloop.run(measure(target.home, turns))
+            after = rss(target.pid)
+        model.__exit__(None, None, None)
+    table = Table(
+        f"What a key adds to a turn: {turns} of each, flushed",
+        ["", "", "start p50 ms", "p99", "first word p50 ms", "p99", "turn p50 ms", "p99"],
+        note=f"The daemon had {before:.1f} MB before, and {after:.1f} MB after all turns.",
+    )
+    for what, sides in found.items():
+        for name in SIDES:
+            times, whole = sides[name]
+            cells = [
+                f"{percentile(values, share):.2f}"
+                for values in (times.starts, times.words, whole)
+                for share in (0.5, 0.99)
+            ]
+            table.row(what, name, *cells)
+    return [table]

@@ -1,0 +1,74 @@
+"""A proxy between a client and a daemon's socket that cuts every connection through it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+PATIENCE = 30.0
+
+
+class Proxy:
+    """`address` leads to the daemon, until somebody cuts; the next connection leads there again."""
+
+    def __init__(self, path: Path, target: Path) -> None:
+        self.address = f"unix:{path}"
+        self.cuts = 0
+        self._target = target
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anybody is connected through it."""
+        return bool(self._writers)
+
+    async def until_used(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not self.is_used:
+                await asyncio.sleep(0.002)
+
+    def cut(self) -> None:
+        self.cuts += 1
+        for writer in list(self._writers):
+            writer.transport.abort()
+        self._writers.clear()
+
+    def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._join(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, back = await asyncio.open_unix_connection(self._target)
+        self._writers |= {writer, back}
+        try:
+            await asyncio.gather(pass_on(reader, back), pass_on(theirs, writer))
+        finally:
+            self._writers -= {writer, back}
+
+    async def close(self) -> None:
+        self.cut()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    try:
+        while data := await source.read(65536):
+            sink.write(data)
+            await sink.drain()
+    except ConnectionError:
+        pass
+    finally:
+        sink.close()
+
+
+@asynccontextmanager
+async def proxy(path: Path, target: Path) -> AsyncIterator[Proxy]:
+    made = Proxy(path, target)
+    async with await asyncio.start_unix_server(made.connect, path):
+        try:
+            yield made
+        finally:
+            await made.close()

@@ -1,0 +1,233 @@
+"""Delivery: each message has a key, and what came of it is what its run says itself."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.client import connect
+from crabtalk.component.gateway import Chat, GatewayError, Person, Settings, Update
+from crabtalk.component.gateway.desk import LONGEST_KEY, Desk
+from crabtalk.component.gateway.files import Files
+from crabtalk.component.gateway.journal import Journal
+from crabtalk.component.gateway.link import OLD_DAEMON, Link
+from crabtalk.protocol import PROTOCOL_VERSION, Server, wire
+from crabtalk.runtime import ToolDispatch, ToolError
+from crabtalk.transport import RunFiles
+from tests.component.gateway.loft import Loft
+from tests.component.gateway.test_recovery import asking, came, left, recovered, said
+from tests.component.gateway.world import PIGEON, World, world
+from tests.daemon.served import calling
+from tests.scripted import listening
+
+pytestmark = pytest.mark.one_loop
+
+# Failures as tools, servers and daemons word them, and one that reads like a success.
+FAILURES = (
+    "permission denied: report.txt",
+    "interrupted: the run was cut off before this call finished",
+    "report.txt is not a file under the folder; copy it there",
+    "bash failed: exit status 1",
+    "timed out after 30 s",
+    "mcp: the server github does not answer",
+    "Fehler: Datei nicht gefunden",
+    "sent",
+)
+
+
+def script(failure: str) -> str:
+    """Sends a file twice: the first call fails with that text."""
+    sends = [("send_file", {"path": "report.txt", "failure": failure})]
+    return calling(sends, [("send_file", {"path": "report.txt", "failure": ""})])
+
+
+async def send_file(call: ToolDispatch) -> str:
+    (call.cwd / "report.txt").write_text("sand")
+    failure = call.arguments.partition('"failure": "')[2].rpartition('"')[0]
+    if failure:
+        raise ToolError(failure)
+    return "interrupted: not at all"  # a success, whatever it says
+
+
+def files(service: Loft) -> list[str]:
+    return [message.text for message in service.messages if message.file]
+
+
+@pytest.mark.req("gateways.delivery.errors")
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_file_whose_call_failed_is_not_sent_after_a_restart(
+    tmp_path: Path, failure: str
+) -> None:
+    async with world(tmp_path, tools={"send_file": send_file}) as w:
+        text = script(failure)
+        await said_in_folder(w, text)
+        left(w, came("u1", text), asking("u1", text))
+        await recovered(w)
+        assert w.loft.texts() == ["", "done"]
+        assert files(w.loft) == [""]
+
+
+async def said_in_folder(w: World, text: str) -> None:
+    """By a process that died, in the sender's own directory as turns of gateways are."""
+    assert w.daemon is not None
+    folder = await Files(w.home, PIGEON.Pigeon(None, w.settings)).prepare("pg:7")
+    async with w.daemon.client() as client:
+        await client.send("crab", text, sender="pg:7", cwd=str(folder), key="pg:7:u1")
+
+
+@pytest.mark.req("gateways.delivery.errors")
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_call_that_failed_is_shown_as_failed(tmp_path: Path, failure: str) -> None:
+    async def dig(call: ToolDispatch) -> str:
+        raise ToolError(failure)
+
+    async def sift(call: ToolDispatch) -> str:
+        return failure
+
+    async with world(tmp_path, tools={"dig": dig, "sift": sift}) as w, w.running():
+        assert w.daemon is not None
+        w.loft.says("!tool dig {}\n!tool sift {}\n!then\n!wait\n!say Nothing.")
+        await w.told("✓ sift ✗ dig")
+        w.daemon.model.release()
+        await w.told("Nothing.")
+        await w.idle()
+
+
+@pytest.mark.req("gateways.delivery.barrier")
+async def test_after_a_restart_no_run_is_begun_to_find_out_what_became_of_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path) as w:
+        assert w.daemon is not None
+        await said(w, "hello", "u1")
+        turn = (came("u1", "hello"), asking("u1", "hello"))
+        compaction = (came("u2", "/compact"), asking("u2", "compact", "compact"))
+        left(w, *turn, *compaction)
+        requests = len(w.daemon.model.requests)
+        with caplog.at_level(logging.INFO, "crabtalk.runtime.runtime"):
+            await recovered(w)
+        runs = [record for record in caplog.records if record.getMessage().startswith("run ")]
+        assert [record.getMessage() for record in runs] == []
+        assert len(w.daemon.model.requests) == requests
+
+
+@pytest.mark.req("gateways.delivery.keys")
+async def test_an_update_that_comes_again_runs_once_also_without_the_journal(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w:
+        for _ in range(2):
+            async with w.running():
+                w.loft.says("hello", update="u5")
+                await w.loft.until(lambda: w.loft.texts()[-1:] == ["heard: hello"])
+                await w.idle()
+            (w.home / "pigeon" / "journal").unlink()
+            w.loft.messages.clear()
+        assert await w.heard() == ["hello"]
+        assert w.daemon is not None
+        assert len(w.daemon.model.requests) == 1
+
+
+@pytest.mark.req("gateways.delivery.keys")
+async def test_a_turn_whose_stream_broke_off_is_followed_again_and_told_once(
+    tmp_path: Path,
+) -> None:
+    dug, go_on = asyncio.Event(), asyncio.Event()
+
+    async def dig(call: ToolDispatch) -> str:
+        dug.set()
+        await go_on.wait()
+        return "sand"
+
+    async with (
+        world(tmp_path, tools={"dig": dig}) as w,
+        cuttable(RunFiles.of(w.home).socket) as cut,
+        w.running(),
+    ):
+        w.loft.says("!say I dig.\n!tool dig {}\n!then\n!say Found sand.")
+        await dug.wait()
+        await w.loft.until(lambda: w.loft.texts() == ["I dig.\n\n⚙ dig"])
+        w.loft.says("deeper")
+        await w.loft.until(lambda: not w.loft.waiting)
+        cut()
+        go_on.set()
+        await w.loft.until(lambda: "heard: deeper" in "".join(w.loft.texts()))
+        await w.idle()
+        assert len(await w.heard()) == 2
+        assert "".join(w.loft.texts()).count("I dig.") == 1
+
+
+@asynccontextmanager
+async def cuttable(socket: Path) -> AsyncIterator[Callable[[], None]]:
+    """A relay in front of a socket; calling it cuts all connections, as a network does."""
+    behind = socket.with_name("behind.sock")
+    socket.rename(behind)
+    pumps: set[asyncio.Future[None]] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_daemon = await asyncio.open_unix_connection(behind)
+        for one in (pump(reader, to_daemon[1]), pump(to_daemon[0], writer)):
+            task = asyncio.ensure_future(one)
+            pumps.add(task)
+            task.add_done_callback(pumps.discard)
+
+    def cut() -> None:
+        for task in pumps:
+            task.cancel()
+
+    server = await asyncio.start_unix_server(relay, socket)
+    try:
+        yield cut
+    finally:
+        cut()
+        server.close()
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_keys_are_short_and_of_one_message_alone(a: str, b: str) -> None:
+    one, other = (Update(name, Chat("7"), Person("7", "Ann")) for name in (a, b))
+    assert len(desk().key(one).encode()) <= LONGEST_KEY
+    assert (desk().key(one) == desk().key(other)) is (a == b)
+
+
+def desk() -> Desk:
+    service = PIGEON.Pigeon(None, Settings())
+    link = Link(connect(home=Path("/nowhere")))
+    journal = Journal(Path("/nowhere/journal"))
+    home = Files(Path("/nowhere"), service)
+    return Desk(journal, service, link, home, Settings(), asyncio.Semaphore())
+
+
+class OldDaemon(Server):
+    """One that knows no keys."""
+
+    def __init__(self) -> None:
+        self.turns: list[str] = []
+
+    async def hello(self, request: wire.HelloMsg) -> wire.WelcomeMsg:
+        return wire.WelcomeMsg(protocol_version=PROTOCOL_VERSION, server_version="0.0.1")
+
+
+@pytest.mark.req("gateways.delivery.old_daemon")
+async def test_a_gateway_does_not_run_with_a_daemon_that_knows_no_keys(tmp_path: Path) -> None:
+    async with world(tmp_path, has_daemon=False) as w:
+        async with listening(OldDaemon(), RunFiles.of(w.home).socket):
+            with pytest.raises(GatewayError) as caught:
+                async with w.running():
+                    await w.until(lambda: w.task is not None and w.task.done())
+        assert str(caught.value) == OLD_DAEMON

@@ -1,0 +1,367 @@
+"""Saying, repeating, steering, following, compacting, reloading, deleting, and kills of a real
+daemon, in any order, against a model: what was said with which key, and what came of it."""
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from crabtalk.client import Client, ConnectionClosedError, ServerError, connect
+from crabtalk.client.events import Event
+from crabtalk.protocol import wire
+from tests.crash.process import Process, prepare
+from tests.model_server import ModelServer, model_server
+from tests.plain_requests import plain_send, plain_steer, plain_stream
+
+T = TypeVar("T")
+PATIENCE = 30.0
+senders = st.sampled_from(["a", "b"])
+keys = st.sampled_from(["k1", "k2", "k3"])
+
+
+@dataclass
+class Outcome:
+    """What the model knows of a key."""
+
+    content: str
+    text: str = ""  # all that the agent said
+    answer: str = ""  # the last of it
+    is_interrupted: bool = False
+
+
+@dataclass
+class Running:
+    """A run that waits for `release`, and those who follow it."""
+
+    key: str
+    followers: list["asyncio.Task[list[Event]]"] = field(default_factory=list)
+    steers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Talk:
+    """A conversation, as the model has it."""
+
+    sender: str
+    number: int = 0  # how often it was deleted
+    exists: bool = False
+    fresh: int = 0  # messages since the last compaction
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    steers: dict[str, str] = field(default_factory=dict)  # by key, those that were acknowledged
+    running: Running | None = None
+
+    def content(self, key: str, script: str) -> str:
+        return f"#{self.sender}{self.number}/{key}\n{script}"
+
+
+class DeliveryMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = asyncio.new_event_loop()
+        self._scratch = tempfile.TemporaryDirectory()
+        self._home = Path(self._scratch.name) / "home"
+        self._serving = model_server(summary="They talked. A lot.")
+        self._model: ModelServer = self._run(self._serving.__aenter__())
+        prepare(self._home, self._model, durability="os")
+        self._process = Process(self._home)
+        self._client: Client = connect(home=self._home, reconnect_timeout=0)
+        self._talks = {sender: Talk(sender) for sender in ("a", "b")}
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def bounded() -> T:
+            async with asyncio.timeout(PATIENCE):
+                return await work
+
+        return self._loop.run_until_complete(bounded())
+
+    @initialize()
+    def begin(self) -> None:
+        self._run(self._process.start())
+        self._run(self._client.__aenter__())
+
+    def teardown(self) -> None:
+        followers = [
+            task for t in self._talks.values() if t.running for task in t.running.followers
+        ]
+        for task in followers:
+            task.cancel()
+        self._run(self._close(followers))
+        self._loop.close()
+        self._scratch.cleanup()
+
+    async def _close(self, followers: list["asyncio.Task[list[Event]]"]) -> None:
+        if followers:
+            await asyncio.wait(followers)
+        await self._client.__aexit__(None, None, None)
+        await self._process.kill()
+        await self._serving.__aexit__(None, None, None)
+
+    # ── What clients do ─────────────────────────────────────────────────────────────────────
+
+    @rule(sender=senders, key=keys, streams=st.booleans())
+    def say(self, sender: str, key: str, streams: bool) -> None:
+        """Anew or again: the model decides which it is."""
+        talk = self._talks[sender]
+        if talk.running is not None and key not in talk.outcomes:
+            return  # it would wait for `release`
+        if talk.running is not None and talk.running.key == key:
+            return
+        if key in talk.steers:
+            return
+        expected = talk.outcomes.get(key)
+        content = expected.content if expected else talk.content(key, f"!say well {key}")
+        asked = self._asked(content)
+        text, is_interrupted = self._run(self._say(talk, content, key, streams))
+        if expected is None:
+            assert (text, is_interrupted) == (f"well {key}", False)
+            talk.outcomes[key] = Outcome(content, text, text)
+            talk.exists = True
+            talk.fresh += 1
+            assert self._asked(content) == 1
+        else:
+            assert is_interrupted == expected.is_interrupted
+            assert is_interrupted or text == (expected.text if streams else expected.answer)
+            assert self._asked(content) == asked
+
+    async def _say(self, talk: Talk, content: str, key: str, streams: bool) -> tuple[str, bool]:
+        if not streams:
+            try:
+                reply = await plain_send(self._client, content, sender=talk.sender, key=key)
+            except ServerError as error:
+                if error.code != 500 or "the daemon ended" not in error.message:
+                    raise
+                return "", True
+            return reply.content, False
+        stream = plain_stream(self._client, content, sender=talk.sender, key=key)
+        return read_outcome([event async for event in stream])
+
+    @rule(sender=senders, key=keys)
+    def say_something_else_with_a_used_key(self, sender: str, key: str) -> None:
+        talk = self._talks[sender]
+        if key in talk.outcomes or key in talk.steers:
+            assert self._run(self._refusal(talk, key)) == 409
+
+    async def _refusal(self, talk: Talk, key: str) -> int:
+        try:
+            await plain_send(self._client, "!say something else", sender=talk.sender, key=key)
+        except ServerError as error:
+            return error.code
+        return 0
+
+    @rule(sender=senders, key=keys)
+    def begin_a_run(self, sender: str, key: str) -> None:
+        talk = self._talks[sender]
+        if talk.running is not None or key in talk.outcomes or key in talk.steers:
+            return
+        content = talk.content(key, f"!say one {key} \n!wait\n!say two")
+        talk.outcomes[key] = Outcome(content, f"one {key} two", f"one {key} two")
+        talk.running = Running(key)
+        talk.exists = True
+        talk.fresh += 1
+        self._run(self._begin(talk, content))
+
+    async def _begin(self, talk: Talk, content: str) -> None:
+        assert talk.running is not None
+        talk.running.followers.append(self._loop.create_task(self._repeat(talk, content)))
+        waiting = sum(each.running is not None for each in self._talks.values())
+        while self._model.statistics()["waiting"] < waiting:
+            await asyncio.sleep(0.001)
+
+    async def _repeat(self, talk: Talk, content: str) -> list[Event]:
+        assert talk.running is not None
+        stream = plain_stream(self._client, content, sender=talk.sender, key=talk.running.key)
+        return [event async for event in stream]
+
+    @precondition(lambda self: any(t.running for t in self._talks.values()))
+    @rule(sender=senders, how=st.sampled_from(["key", "pair", "again", "part"]))
+    def follow_the_run(self, sender: str, how: str) -> None:
+        talk = self._talks[sender]
+        if talk.running is not None:
+            outcome = talk.outcomes[talk.running.key]
+            work = (
+                self._repeat(talk, outcome.content) if how == "again" else self._attach(talk, how)
+            )
+            talk.running.followers.append(self._loop.create_task(work))
+
+    async def _attach(self, talk: Talk, how: str) -> list[Event]:
+        assert talk.running is not None
+        key = None if how == "pair" else talk.running.key
+        found: list[Event] = []
+        after = 0
+        while True:
+            stream = self._client.attach("crab", sender=talk.sender, key=key, after=after)
+            async for number, event in stream:
+                if isinstance(event, wire.StreamStart):
+                    found.clear()
+                found.append(event)
+                after = max(after, number)
+                if isinstance(event, wire.StreamEnd):
+                    return found
+                if how == "part" and number == 2:
+                    await stream.aclose()
+                    break
+
+    @precondition(lambda self: any(t.running for t in self._talks.values()))
+    @rule(sender=senders, key=keys)
+    def steer_the_run(self, sender: str, key: str) -> None:
+        """Once more with a key that was used for it: the same, and not said again."""
+        talk = self._talks[sender]
+        text = talk.content(key, "!say steered")
+        if talk.running is None or key in talk.outcomes:
+            return
+        for _ in range(2):
+            self._run(plain_steer(self._client, text, sender=sender, key=key))
+        if key not in talk.steers:
+            talk.steers[key] = text
+            talk.running.steers[key] = text
+
+    @rule(sender=senders, key=keys)
+    def steer_again(self, sender: str, key: str) -> None:
+        talk = self._talks[sender]
+        if key in talk.steers:
+            self._run(plain_steer(self._client, talk.steers[key], sender=sender, key=key))
+
+    # ── What happens ────────────────────────────────────────────────────────────────────────
+
+    @precondition(lambda self: any(t.running for t in self._talks.values()))
+    @rule()
+    def let_runs_end(self) -> None:
+        self._run(self._let_runs_end())
+
+    async def _let_runs_end(self) -> None:
+        await asyncio.sleep(0.02)  # followers are on their way
+        self._model.release()
+        for talk in self._talks.values():
+            if talk.running is None:
+                continue
+            outcome = talk.outcomes[talk.running.key]
+            if talk.running.steers:
+                outcome.text += "steered"
+                outcome.answer = "steered"
+            for follower in talk.running.followers:
+                text, is_interrupted = read_outcome(await follower)
+                assert not is_interrupted
+                assert text == outcome.text
+            talk.running = None
+
+    @rule()
+    def kill(self) -> None:
+        """The daemon, at once, and start it again."""
+        self._run(self._kill())
+
+    async def _kill(self) -> None:
+        await self._process.kill()
+        for talk in self._talks.values():
+            if talk.running is None:
+                continue
+            for follower in talk.running.followers:
+                with suppress(ConnectionClosedError, ConnectionError):
+                    await follower
+            talk.outcomes[talk.running.key].is_interrupted = True
+            talk.running = None
+        await self._process.start()
+
+    @rule(sender=senders, fresh=st.booleans())
+    def compact(self, sender: str, fresh: bool) -> None:
+        talk = self._talks[sender]
+        if talk.exists and talk.fresh and talk.running is None:
+            self._run(self._client.compact("crab", sender=sender, fresh=fresh))
+            talk.fresh = 0
+
+    @rule()
+    def reload(self) -> None:
+        self._run(self._client.reload())
+
+    @rule(sender=senders)
+    def delete(self, sender: str) -> None:
+        talk = self._talks[sender]
+        if talk.exists and talk.running is None:
+            self._run(self._delete(talk))
+            self._talks[sender] = Talk(sender, talk.number + 1)
+
+    async def _delete(self, talk: Talk) -> None:
+        (row,) = (await self._client.list_conversations("crab", talk.sender)).conversations
+        await self._client.delete_conversation(row.file_path)
+
+    # ── What must hold ──────────────────────────────────────────────────────────────────────
+
+    def _asked(self, content: str) -> int:
+        return sum(r["messages"][-1].get("content") == content for r in self._model.requests)
+
+    @invariant()
+    def every_key_is_on_record_once_and_was_run_once(self) -> None:
+        for talk in self._talks.values():
+            if talk.exists:
+                self._run(self._check(talk))
+
+    async def _check(self, talk: Talk) -> None:
+        page = await self._client.list_records("crab", sender=talk.sender, limit=500)
+        assert not page.has_more
+        messages = [r.message for r in page.records if r.HasField("message")]
+        ends = {r.run_end.run_id: r.run_end for r in page.records if r.HasField("run_end")}
+        found = [(m.key, m.content) for m in messages if m.key]
+        pending = talk.running.steers if talk.running is not None else {}
+        expected = [(key, outcome.content) for key, outcome in talk.outcomes.items()]
+        expected += [(key, text) for key, text in talk.steers.items() if key not in pending]
+        on_record = [pair for pair in found if pair[0] not in pending]
+        assert sorted(on_record) == sorted(expected)
+        for key, outcome in talk.outcomes.items():
+            assert self._asked(outcome.content) == 1
+            run = next(m.run_id for m in messages if m.key == key)
+            if talk.running is not None and talk.running.key == key:
+                assert run not in ends
+                continue
+            assert ends[run].interrupted == outcome.is_interrupted
+            spoken = [m.content for m in messages if m.run_id == run and m.role == "assistant"]
+            assert outcome.is_interrupted or "".join(spoken) == outcome.text
+
+
+def read_outcome(events: list[Event]) -> tuple[str, bool]:
+    """The text of a stream, and whether it says that the run was cut off."""
+    assert isinstance(events[0], wire.StreamStart)
+    end = events[-1]
+    assert isinstance(end, wire.StreamEnd), end
+    text = "".join(event.content for event in events if isinstance(event, wire.StreamChunk))
+    if end.error:
+        assert "the daemon ended" in end.error, end.error
+    return text, bool(end.error)
+
+
+def run_machine(examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        DeliveryMachine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.req("delivery.any_order")
+def test_whatever_clients_do_and_whenever_the_daemon_is_killed_each_key_runs_once() -> None:
+    run_machine(examples=8, steps=15)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.req("delivery.any_order")
+def test_the_same_with_many_examples() -> None:
+    run_machine(examples=200, steps=40)

@@ -1,0 +1,135 @@
+"""Old clients see the bytes they always saw: exchanges recorded at e1b208b, replayed here.
+
+A recording is sent byte for byte by a client that waits for each answer, and every frame that comes
+back must be the recorded one, after the documented values of `normaliser` were rewritten.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crabtalk.protocol import ROUTES, encode_frame, wire
+
+from .normaliser import REMOVED, REPLACED, ROUNDED, normalise
+from .stage import Stage, staged
+
+EXCHANGES = sorted((Path(__file__).parent / "exchanges").glob("*.json"))
+# Requests that the protocol had when the exchanges were recorded.
+REQUESTS_THEN = 43
+PING = encode_frame(wire.ClientMessage(ping=wire.Ping()))
+PONG = wire.ServerMessage(pong=wire.Pong()).SerializeToString()
+
+
+def load_recording(path: Path) -> dict[str, Any]:
+    recording: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return recording
+
+
+@pytest.mark.req("wire.recorded_exchanges")
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+@pytest.mark.parametrize("path", EXCHANGES, ids=lambda path: path.stem)
+async def test_a_client_that_waits_sees_the_recorded_bytes(
+    path: Path, transport: str, tmp_path: Path
+) -> None:
+    steps = load_recording(path)["steps"]
+    async with staged(tmp_path, transport) as stage:
+        for step in steps:
+            await replay_step(stage, step)
+        await expect_nothing_more(stage, steps)
+
+
+async def replay_step(stage: Stage, step: dict[str, Any]) -> None:
+    if "do" in step:
+        await stage.perform(step["do"])
+        return
+    connection = await stage.connection(step["on"])
+    if "send" in step:
+        connection.send(bytes.fromhex(step["send"]))
+        return
+    for expected, words in zip(step["receive"], step["words"], strict=True):
+        payload = await connection.receive()
+        assert payload is not None, f"the daemon closed the connection before: {words}"
+        got = normalise(payload)
+        shown = wire.ServerMessage.FromString(got)
+        assert got == normalise(bytes.fromhex(expected)), f"recorded:\n{words}\nnow:\n{shown}"
+    if step["then_closed"]:
+        assert await connection.receive() is None
+
+
+async def expect_nothing_more(stage: Stage, steps: list[dict[str, Any]]) -> None:
+    """The next frame on a connection that is still open is the answer to a ping, and no other."""
+    closed = {step["on"] for step in steps if step.get("then_closed")}
+    for name in {step["on"] for step in steps if "on" in step} - closed:
+        if not name.endswith("feed"):
+            connection = await stage.connection(name)
+            connection.send(PING)
+            assert await connection.receive() == PONG
+
+
+@pytest.mark.req("wire.recorded_exchanges")
+def test_every_request_of_the_protocol_then_is_in_a_recording() -> None:
+    sent = set()
+    for path in EXCHANGES:
+        for step in load_recording(path)["steps"]:
+            if "send" in step and step["words"] != "raw bytes":
+                message = wire.ClientMessage.FromString(bytes.fromhex(step["send"])[4:])
+                sent.add(message.WhichOneof("msg"))
+    assert sent <= set(ROUTES)
+    assert len(sent) == REQUESTS_THEN
+
+
+# ── The normaliser ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_normaliser_names_fields_that_exist() -> None:
+    for path in (*REPLACED, *REMOVED, *ROUNDED):
+        descriptor: Descriptor | None = wire.ServerMessage.DESCRIPTOR
+        for number in path.split("."):
+            assert descriptor is not None
+            descriptor = descriptor.fields_by_number[int(number)].message_type
+
+
+def test_the_normaliser_rewrites_only_what_it_names() -> None:
+    first = wire.ServerMessage(
+        stream=wire.StreamEvent(start=wire.StreamStart(agent="crab", run_id="a"))
+    )
+    second = wire.ServerMessage(
+        stream=wire.StreamEvent(start=wire.StreamStart(agent="crab", run_id="longer"))
+    )
+    other = wire.ServerMessage(stream=wire.StreamEvent(start=wire.StreamStart(agent="crab")))
+    assert normalise(first.SerializeToString()) == normalise(second.SerializeToString())
+    assert normalise(first.SerializeToString()) != normalise(other.SerializeToString())
+
+
+def test_the_normaliser_rounds_scores() -> None:
+    def encode_hit(score: float) -> bytes:
+        hits = wire.SessionHitList(hits=[wire.SessionHit(agent="crab", score=score)])
+        return normalise(wire.ServerMessage(session_hits=hits).SerializeToString())
+
+    assert encode_hit(0.9149543642997742) == encode_hit(0.914954278339128)
+    assert encode_hit(0.9149) != encode_hit(0.9150)
+
+
+def test_the_normaliser_notices_an_unknown_field() -> None:
+    known = wire.ServerMessage(pong=wire.Pong()).SerializeToString()
+    assert normalise(known + b"\xc0\x0c\x01") != normalise(known)
+
+
+@given(st.binary(max_size=40))
+def test_the_normaliser_keeps_what_it_does_not_name(content: bytes) -> None:
+    payload = wire.ServerMessage(extension=content).SerializeToString()
+    assert normalise(payload) == payload
+
+
+async def test_a_changed_byte_fails_the_replay(tmp_path: Path) -> None:
+    step = {"on": "main", "receive": ["1201"], "words": ["changed"], "then_closed": False}
+    async with staged(tmp_path) as stage:
+        await replay_step(stage, {"on": "main", "send": PING.hex()})
+        with pytest.raises((AssertionError, ValueError)):
+            await asyncio.wait_for(replay_step(stage, step), 10)
