@@ -215,9 +215,12 @@ class Siege:
                 report.repeated.append(word)
             if sum(word in text for text in texts if text not in marked) > 1:
                 report.doubled.append(word)
-            # A burst may have one answer to several words.
-            is_due = chat != self._town.bursts and all(m.run_id in over for m in found)
-            if is_due and word not in self._all(chat):
+            # Words of one run may have one answer: a burst, or what was said when the note of the
+            # turn before it came late and looked like the end of this one.
+            runs = {m.run_id for m in found}
+            together = {one for m in said if m.run_id in runs for one in words if one in m.content}
+            is_due = chat != self._town.bursts and runs <= over
+            if is_due and not any(one in self._all(chat) for one in together | {word}):
                 report.unanswered.append(word)
 
     def _judge_files(self, chat: str, messages: list[wire.ConversationMessage]) -> None:
