@@ -324,6 +324,8 @@ async def test_each_message_is_kept_before_what_comes_of_it_happens(world: World
 
     class Listening(Tools):
         def on_event(self, run: Run, event: Event) -> None:
+            if isinstance(event, ToolsComplete):
+                storage.journal.append("tools complete told")
             if isinstance(event, Done):
                 storage.journal.append("end told")
 
@@ -335,6 +337,7 @@ async def test_each_message_is_kept_before_what_comes_of_it_happens(world: World
         "assistant kept",
         "tool dispatched",
         "tool kept",
+        "tools complete told",
         "model asked",
         "assistant kept",
         "end told",

@@ -8,7 +8,7 @@ from crabtalk.model.messages import Image, Message, ToolCall
 
 from .clock import Clock
 from .conversation import interrupted
-from .events import ToolResult, ToolsComplete, ToolStart
+from .events import ToolResult, ToolStart
 from .hook import Env, ToolDispatch, ToolError
 from .limits import Limits
 from .run import Run
@@ -52,7 +52,6 @@ class Calls:
             await stop(pending)
             # Some may have finished in the moment of the cancellation, or because of it.
             self._tell(tasks, pending)
-        self._run.emit(ToolsComplete())
 
     def _tell(
         self, tasks: Mapping[asyncio.Task[ToolResult], int], some: set[asyncio.Task[ToolResult]]

@@ -29,6 +29,7 @@ from .events import (
     ThinkingDelta,
     ThinkingEnd,
     ThinkingStart,
+    ToolsComplete,
     ToolStart,
     UserSteered,
 )
@@ -264,8 +265,10 @@ class Turn:
             if self._conversation.loaded:
                 await self._keep(calls.messages())
             raise
+        is_complete = False
         try:
             await calls.carry_out()
+            is_complete = True
         finally:
             traces = [
                 self._trace(
@@ -279,6 +282,9 @@ class Turn:
             traces += [self._trace(event, **data) for event, data in self._run.receipts]
             self._run.receipts.clear()
             await self._keep(calls.messages(), traces)
+            if is_complete:
+                # Clients act on results, a gateway sends files: by now the results are on disk.
+                self._run.emit(ToolsComplete())
             self._run.transcript.end_step(self._kept)
 
     async def _keep(

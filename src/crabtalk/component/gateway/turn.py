@@ -61,6 +61,7 @@ class Turn:
         self._talking: asyncio.Future[str] | None = None
         self._is_stopped = False
         self.form: Form | None = None
+        self._files: list[tuple[str, str]] = []  # calls that send one, and its path
         self._asked: set[str] = set()  # questions that this stream has brought
         self.has_begun = False  # the daemon has said so, and the stream goes on
         self._was_cut_off = False  # the daemon went away in the middle of it
@@ -171,6 +172,7 @@ class Turn:
         async with aclosing(stream) as events:
             async for event in events:
                 if isinstance(event, wire.StreamEnd):
+                    self._send_files()
                     self._close_forms()
                     return ending(event, was_cut_off=self._was_cut_off)
                 self._hear(event)
@@ -194,10 +196,11 @@ class Turn:
                 if event.is_error:
                     writing.fail_call(event.call_id)
                 elif is_send_file(name):
-                    writing.send_file(event.call_id, path_in(arguments))
+                    self._files.append((event.call_id, path_in(arguments)))
             case wire.AskUserEvent():
                 self._ask(event)
             case wire.ToolsCompleteEvent():
+                self._send_files()
                 writing.run_calls({})
                 self._close_form()
             case wire.UserSteeredEvent():
@@ -205,12 +208,20 @@ class Turn:
             case _:
                 pass
 
+    def _send_files(self) -> None:
+        """Now that the results of their calls are on disk: a daemon that dies before that has the
+        calls as interrupted, and their files are not sent."""
+        for call, path in self._files:
+            self.writing.send_file(call, path)
+        self._files.clear()
+
     def _begin(self) -> None:
         """What follows is all of the run. Questions in it are repeated, those that were answered
         as well."""
         self.has_begun = True
         self.form = None
         self._asked.clear()
+        self._files.clear()
         self.writing.begin_again()
         self._changed()
 
